@@ -304,6 +304,7 @@ errnos! {
     OPNOTSUPP = 95, "operation not supported";
     STALE = 116, "stale file handle";
     UCLEAN = 117, "structure needs cleaning";
+    DQUOT = 122, "disk quota exceeded";
 }
 
 impl fmt::Display for Errno {

@@ -268,6 +268,8 @@ impl InodeFlags {
     pub const DIRSYNC: u32 = 0x1_0000;
     /// A directory whose children start elsewhere on the disk.
     pub const TOPDIR: u32 = 0x2_0000;
+    /// A directory whose children belong to its project.
+    pub const PROJINHERIT: u32 = 0x2000_0000;
 
     /// Whether all bits of `flag` are set.
     #[must_use]
@@ -381,6 +383,22 @@ pub trait FileSystem: Send + Sync {
     fn flags(&self, ino: InodeNo) -> Result<InodeFlags>;
     /// Changes the `chattr` flags.
     fn set_flags(&self, caller: &Caller, ino: InodeNo, flags: InodeFlags) -> Result<()>;
+
+    /// The project that an inode belongs to; 0 where there are none.
+    ///
+    /// # Errors
+    /// As [`FileSystem::flags`].
+    fn project(&self, ino: InodeNo) -> Result<u32> {
+        self.flags(ino).map(|_| 0)
+    }
+    /// Gives an inode to a project.
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP` where there are none, `EPERM` for others than the owner, `EDQUOT`.
+    fn set_project(&self, caller: &Caller, ino: InodeNo, project: u32) -> Result<()> {
+        let _ = (caller, ino, project);
+        Err(Errno::OPNOTSUPP.into())
+    }
 
     /// Does something with patchgroups; answers the group's name. While a thread is [`crate::groups::Engaged`], its changes
     /// belong to groups.

@@ -67,6 +67,8 @@ ranks! {
     Indexes, false;
     /// The list of inodes that are to be freed.
     Orphans, false;
+    /// The files with the usage of users, groups and projects.
+    Quota, false;
     /// The right to give back what was preallocated.
     Giving, false;
     /// An allocation group's lock.

@@ -11,7 +11,7 @@ use fstitch_patch::journal::Progress;
 use serde::{Deserialize, Serialize};
 
 use crate::make::{Asked, Making, Word};
-use crate::resize::{MapsFiles, Resizes, Tunes};
+use crate::resize::{CountsUsage, MapsFiles, Resizes, Tunes};
 use crate::{Around, Claim, Description, KeepsMaps, NamesBlocks, Volume, Who};
 
 /// A format. Media are given in blocks of the volume's size unless it says otherwise.
@@ -136,6 +136,11 @@ pub trait Format: Send + Sync {
 
     /// Who says where the blocks of files lie; `None` for a format whose blocks have no places that stay.
     fn maps_files(&self) -> Option<&dyn MapsFiles> {
+        None
+    }
+
+    /// Who counts what users have; `None` for a format that does not.
+    fn counts_usage(&self) -> Option<&dyn CountsUsage> {
         None
     }
 

@@ -82,3 +82,68 @@ pub trait MapsFiles: Send + Sync {
     /// When the medium fails; `Corrupt`.
     fn file_map(&self, device: &dyn BlockDevice, ino: u64) -> Result<FileMap>;
 }
+
+/// What somebody may have; 0 for any number.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Limits {
+    /// KiB that may be passed for some time, and that are never passed.
+    pub space: (u64, u64),
+    /// The same for inodes.
+    pub inodes: (u64, u64),
+}
+
+/// What somebody has and may have. Field names are a contract.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Account {
+    /// Who.
+    pub id: u32,
+    /// Bytes.
+    pub space_bytes: u64,
+    /// KiB that may be passed for some time; 0 for any number, as with all limits.
+    pub space_soft_kib: u64,
+    /// KiB that are never passed.
+    pub space_hard_kib: u64,
+    /// When the soft limit becomes a hard one, in seconds since the epoch; 0 while it is not passed.
+    pub space_until: u64,
+    /// Inodes.
+    pub inodes: u64,
+    /// Inodes that may be passed for some time.
+    pub inodes_soft: u64,
+    /// Inodes that are never passed.
+    pub inodes_hard: u64,
+    /// When the soft limit becomes a hard one, likewise.
+    pub inodes_until: u64,
+}
+
+/// What all users, groups or projects have. Field names are a contract.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Quotas {
+    /// `user`, `group` or `project`.
+    pub kind: &'static str,
+    /// Seconds that a soft limit of storage may be passed for.
+    pub space_grace_seconds: u32,
+    /// The same for inodes.
+    pub inodes_grace_seconds: u32,
+    /// Everybody, in the order of numbers.
+    pub accounts: Vec<Account>,
+}
+
+/// Who counts what users have, on volumes that nobody uses and that need no recovery.
+pub trait CountsUsage: Send + Sync {
+    /// What everybody has; nothing where that is not counted.
+    ///
+    /// # Errors
+    /// When the medium fails; `Corrupt`.
+    fn quotas(&self, device: &dyn BlockDevice) -> Result<Vec<Quotas>>;
+    /// Sets the limits of a `user`, `group` or `project`.
+    ///
+    /// # Errors
+    /// `Unsupported`, before anything is written, naming what cannot be had; when the medium fails; `Corrupt`.
+    fn set_limits(
+        &self,
+        device: &dyn BlockDevice,
+        who: (&str, u32),
+        limits: Limits,
+        now: Timestamp,
+    ) -> Result<()>;
+}

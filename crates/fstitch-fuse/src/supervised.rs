@@ -238,6 +238,8 @@ impl FileSystem for Supervised {
         Changes removexattr(caller: &Caller, ino: InodeNo, name: &[u8]) -> ();
         Looks flags(ino: InodeNo) -> InodeFlags;
         Changes set_flags(caller: &Caller, ino: InodeNo, flags: InodeFlags) -> ();
+        Looks project(ino: InodeNo) -> u32;
+        Changes set_project(caller: &Caller, ino: InodeNo, project: u32) -> ();
         Changes group(call: GroupCall) -> GroupId;
         Looks check() -> CheckReport;
     }

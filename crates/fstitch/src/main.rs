@@ -45,6 +45,7 @@ mod output;
 mod paths;
 mod policy;
 mod probe;
+mod quota;
 mod recovery;
 mod resize;
 mod shepherd;
@@ -115,6 +116,8 @@ enum Command {
     Info(info::Arguments),
     /// Give an unmounted volume another label, UUID, journal, policy, or other settings
     Tune(tune::Arguments),
+    /// Show what users, groups and projects have on an unmounted volume, or set their limits
+    Quota(quota::Arguments),
     /// Grow an unmounted volume
     Resize(resize::Arguments),
     /// Look into the journal of an ext3 volume
@@ -220,6 +223,7 @@ fn run(command: &Command) -> Result<Outcome> {
         Command::Fallocate(arguments) => edit::allocate::run(arguments),
         Command::Info(arguments) => info::run(arguments),
         Command::Tune(arguments) => tune::run(arguments),
+        Command::Quota(arguments) => quota::run(arguments),
         Command::Resize(arguments) => resize::run(arguments),
         Command::Journal(arguments) => journal::run(arguments),
         Command::Lld(arguments) => lld::run(arguments),

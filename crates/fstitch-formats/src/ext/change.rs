@@ -1,10 +1,13 @@
 //! Size, settings and file maps of ext2, ext3 and ext4.
 
-use fstitch_core::{BlockDevice, Result, Timestamp};
-use fstitch_fs::ext2::{file_map, journal, resize, tuning};
+use fstitch_core::{BlockDevice, Error, Result, Timestamp};
+use fstitch_fs::ext2::layout::quota::QuotaKind;
+use fstitch_fs::ext2::{file_map, journal, quota, resize, tuning};
 
 use super::Ext;
-use crate::resize::{FileMap, MapsFiles, Resized, Resizes, Run, Tunes, Tuning};
+use crate::resize::{
+    Account, CountsUsage, FileMap, Limits, MapsFiles, Quotas, Resized, Resizes, Run, Tunes, Tuning,
+};
 
 impl Resizes for Ext {
     fn size(&self, device: &dyn BlockDevice) -> Result<u64> {
@@ -32,6 +35,47 @@ impl Resizes for Ext {
 impl Tunes for Ext {
     fn tune(&self, device: &dyn BlockDevice, asked: &Tuning) -> Result<()> {
         tuning::tune(device, asked)
+    }
+}
+
+impl CountsUsage for Ext {
+    fn quotas(&self, device: &dyn BlockDevice) -> Result<Vec<Quotas>> {
+        let account = |found: &quota::Account| Account {
+            id: found.id,
+            space_bytes: found.usage.space,
+            space_soft_kib: found.limits.space_soft,
+            space_hard_kib: found.limits.space_hard,
+            space_until: found.space_time,
+            inodes: found.usage.inodes,
+            inodes_soft: found.limits.inodes_soft,
+            inodes_hard: found.limits.inodes_hard,
+            inodes_until: found.inodes_time,
+        };
+        let quotas = |report: &quota::Report| Quotas {
+            kind: report.kind.name(),
+            space_grace_seconds: report.space_grace,
+            inodes_grace_seconds: report.inodes_grace,
+            accounts: report.accounts.iter().map(account).collect(),
+        };
+        Ok(quota::report(device)?.iter().map(quotas).collect())
+    }
+
+    fn set_limits(
+        &self,
+        device: &dyn BlockDevice,
+        (kind, id): (&str, u32),
+        limits: Limits,
+        now: Timestamp,
+    ) -> Result<()> {
+        let known = QuotaKind::ALL.into_iter().find(|known| known.name() == kind);
+        let known = known.ok_or_else(|| Error::Unsupported(format!("quotas of a {kind}")))?;
+        let limits = quota::Limits {
+            space_soft: limits.space.0,
+            space_hard: limits.space.1,
+            inodes_soft: limits.inodes.0,
+            inodes_hard: limits.inodes.1,
+        };
+        quota::set_limits(device, (known, id), limits, now)
     }
 }
 

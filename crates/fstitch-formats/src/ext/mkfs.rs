@@ -41,7 +41,7 @@ pub const WORDS: &[Word] = &[
         name: "features",
         letter: 'O',
         value: "LIST",
-        about: "Features, ^NAME to switch one off: has_journal, ext_attr, resize_inode, dir_index, sparse_super2, stable_inodes, orphan_file, filetype, meta_bg, extent, 64bit, flex_bg, ea_inode, metadata_csum_seed, large_dir, inline_data, sparse_super, large_file, huge_file, uninit_bg, dir_nlink, extra_isize, bigalloc, metadata_csum; `none` for none",
+        about: "Features, ^NAME to switch one off: has_journal, ext_attr, resize_inode, dir_index, sparse_super2, stable_inodes, orphan_file, filetype, meta_bg, extent, 64bit, flex_bg, ea_inode, metadata_csum_seed, large_dir, inline_data, sparse_super, large_file, huge_file, uninit_bg, dir_nlink, extra_isize, quota, bigalloc, metadata_csum, project; `none` for none",
         kind: WordKind::List,
     },
     Word {

@@ -22,7 +22,7 @@ use fstitch_fs::uhfs::UhfsOptions;
 use fstitch_patch::Cache;
 
 use crate::make::{Asked, Making, Word};
-use crate::resize::{MapsFiles, Resizes, Tunes};
+use crate::resize::{CountsUsage, MapsFiles, Resizes, Tunes};
 use crate::{
     Cached, Description, Format, Identity, Journals, KeepsMaps, Look, NamesBlocks, OwnJournal, Recovering,
     Recovery, Shares, Volume,
@@ -179,6 +179,10 @@ impl Format for Ext {
     }
 
     fn maps_files(&self) -> Option<&dyn MapsFiles> {
+        Some(self)
+    }
+
+    fn counts_usage(&self) -> Option<&dyn CountsUsage> {
         Some(self)
     }
 

@@ -155,8 +155,16 @@ impl Ext2 {
 
     /// Whether only times are to change, and have these values already: the clock goes in steps.
     fn changes_nothing(&self, inode: &Inode, change: &AttrChange) -> bool {
-        let AttrChange { size: None, perm: None, uid: None, gid: None, nlink: None, flags: None, .. } =
-            change
+        let AttrChange {
+            size: None,
+            perm: None,
+            uid: None,
+            gid: None,
+            project: None,
+            nlink: None,
+            flags: None,
+            ..
+        } = change
         else {
             return false;
         };
@@ -207,8 +215,16 @@ impl Ext2 {
             edits.u16(raw::I_GID, low16(gid));
             edits.u16(raw::I_GID_HIGH, high16(gid));
         }
+        if let Some(project) = change.project {
+            disk.projid = project;
+            edits.u32(raw::I_PROJID, project);
+        }
         if let Some(flags) = change.flags {
-            disk.flags = (disk.flags & !USER_FLAGS) | (flags.0 & USER_FLAGS);
+            let mut own = USER_FLAGS;
+            if disk.kind == FileKind::Directory && self.sb.features.has_ro_compat(ro_compat::PROJECT) {
+                own |= raw::PROJINHERIT_FL;
+            }
+            disk.flags = (disk.flags & !own) | (flags.0 & own);
             edits.u32(raw::I_FLAGS, disk.flags);
         }
         Ok(())
@@ -241,6 +257,8 @@ fn only_size(change: &AttrChange) -> Option<u64> {
             perm: None,
             uid: None,
             gid: None,
+            project: None,
+            is_limited: _,
             nlink: None,
             atime: None,
             mtime: None,
@@ -253,7 +271,8 @@ fn only_size(change: &AttrChange) -> Option<u64> {
 
 /// Whether there are only times in bytes `from..to` of an inode.
 fn is_time(from: usize, to: usize) -> bool {
-    (from >= raw::I_ATIME.offset() && to <= raw::I_MTIME.end()) || from >= raw::I_CTIME_EXTRA.offset()
+    (from >= raw::I_ATIME.offset() && to <= raw::I_MTIME.end())
+        || (from >= raw::I_CTIME_EXTRA.offset() && to <= raw::I_PROJID.offset())
 }
 
 /// Edits the length; true if its high half changes, which takes both halves in one patch.

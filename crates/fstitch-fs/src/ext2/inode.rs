@@ -20,6 +20,7 @@ use super::layout::inode::{self as raw, DiskInode};
 use super::layout::xattr::XattrSet;
 use super::layout::{Field, FieldInt};
 use super::num::idx64;
+use super::quota::Usage;
 use super::seal;
 use super::volume::Ext2;
 use super::xattr::body_range;
@@ -61,6 +62,12 @@ pub struct Inode {
     pub(super) expected: u64,
     /// It may have attributes in its own bytes.
     pub(super) body_attributes: bool,
+    /// Blocks of allocations not attached or given back yet.
+    pub(super) ahead: u64,
+    /// What its owners were charged for.
+    pub(super) charged: Usage,
+    /// It was freed.
+    pub(super) has_ended: bool,
     /// The patch that has moved its contents out of its own bytes.
     pub(super) moved: PatchId,
     /// Of directories.
@@ -135,6 +142,9 @@ impl Inode {
             window: 0,
             expected: 0,
             body_attributes: true,
+            ahead: 0,
+            charged: Usage::default(),
+            has_ended: false,
             moved: PatchId::NONE,
             dir: OnceLock::new(),
         }
@@ -260,7 +270,8 @@ impl Ext2 {
         let gather = self.memory.inodes().gathers.get(&number).copied().unwrap_or_default();
         let body = &raw[body_range(self.sb.inode_size, disk.extra_isize)];
         let body_attributes = XattrSet::is_in_body(body);
-        Ok(Inode { body_attributes, ..Inode::new(number, at, disk, gather) })
+        let charged = disk.usage();
+        Ok(Inode { body_attributes, charged, ..Inode::new(number, at, disk, gather) })
     }
 
     /// Lists what gathers the inode's patches, so that it is found again when the inode was forgotten.

@@ -56,10 +56,12 @@ impl CachedFormat for Ext2 {
 
     fn needs_journal(device: &dyn BlockDevice) -> Result<Option<&'static str>> {
         let features = read_superblock(device)?.1.features;
-        if features.has_incompat(incompat::EA_INODE) {
-            return Ok(Some("ea_inode"));
-        }
-        Ok(features.has_ro_compat(ro_compat::BIGALLOC).then_some("bigalloc"))
+        Ok(match features {
+            _ if features.has_incompat(incompat::EA_INODE) => Some("ea_inode"),
+            _ if features.has_ro_compat(ro_compat::QUOTA) => Some("quota"),
+            _ if features.has_ro_compat(ro_compat::BIGALLOC) => Some("bigalloc"),
+            _ => None,
+        })
     }
 
     fn journal_config(

@@ -24,7 +24,8 @@ use super::extents;
 use super::inode::Inode;
 use super::layout::feature::{compat, incompat};
 use super::layout::inode::{
-    self as raw, DiskInode, EXTENTS_FL, FAST_SYMLINK, POINTERS, new_extra_isize, symlink_pointers,
+    self as raw, DiskInode, EXTENTS_FL, FAST_SYMLINK, POINTERS, PROJINHERIT_FL, new_extra_isize,
+    symlink_pointers,
 };
 use super::layout::superblock::ROOT_INO;
 use super::layout::{dirent, xattr::XattrSet};
@@ -67,6 +68,30 @@ impl Ext2 {
         new: &NewInode<'_>,
         befores: &[PatchId],
     ) -> Result<(Inode, PatchIds)> {
+        if self.quotas.is_none() {
+            return self.new_uncharged(caller, parent, new, befores);
+        }
+        let owners = [new.uid, new.gid, self.project_under(parent)];
+        let kind = FileKind::from_mode(new.mode);
+        let has_block = kind == Some(FileKind::Directory) || new.target.len() >= FAST_SYMLINK;
+        self.charged_new(caller, (owners, u64::from(has_block)), || {
+            self.new_uncharged(caller, parent, new, befores)
+        })
+    }
+
+    /// The project of what is made in a directory.
+    fn project_under(&self, parent: &Inode) -> u32 {
+        if parent.disk.flags & PROJINHERIT_FL == 0 { 0 } else { parent.disk.projid }
+    }
+
+    /// Makes an inode of which nobody is charged: its owners otherwise, or those who refer to it.
+    pub(super) fn new_uncharged(
+        &self,
+        caller: &Caller,
+        parent: &Inode,
+        new: &NewInode<'_>,
+        befores: &[PatchId],
+    ) -> Result<(Inode, PatchIds)> {
         let kind = FileKind::from_mode(new.mode).ok_or(Errno::INVAL)?;
         if new.target.len() >= self.block_size() {
             return Err(Errno::NAMETOOLONG.into());
@@ -84,7 +109,7 @@ impl Ext2 {
         let mut parts = Parts { number, data: None, attributes: None, body: Vec::new() };
         match self.gather_parts(caller, parent, (new, kind), &mut parts) {
             Ok((at, block)) => {
-                let inode = self.initialise(new, kind, (at, &block), &mut parts, &feature)?;
+                let inode = self.initialise((new, parent), kind, (at, &block), &mut parts, &feature)?;
                 let mut before_name = PatchIds::from_slice(&[inode.born]);
                 before_name.extend_from_slice(&parts.number.bits);
                 before_name.extend_from_slice(befores);
@@ -185,7 +210,7 @@ impl Ext2 {
     /// Fills the blocks, then the inode.
     fn initialise(
         &self,
-        new: &NewInode<'_>,
+        (new, parent): (&NewInode<'_>, &Inode),
         kind: FileKind,
         (at, block): ((BlockNo, usize), &Block),
         parts: &mut Parts,
@@ -193,6 +218,10 @@ impl Ext2 {
     ) -> Result<Inode> {
         let extra_isize = new_extra_isize(&self.sb);
         let mut disk = self.fresh_fields(new, kind, extra_isize);
+        disk.projid = self.project_under(parent);
+        if kind == FileKind::Directory {
+            disk.flags |= parent.disk.flags & PROJINHERIT_FL;
+        }
         let first_block = parts.data.as_ref().map(|first| first.run.start);
         if disk.has_extents() {
             disk.block = extents::new_root(first_block.map(|start| (start, 1)));
@@ -261,6 +290,7 @@ impl Ext2 {
             perm: new.mode & 0o7777,
             uid: new.uid,
             gid: new.gid,
+            projid: 0,
             nlink: low16(new.nlink),
             size: match kind {
                 FileKind::Directory => wide(self.block_size()),
@@ -344,6 +374,8 @@ impl Ext2 {
         disk.sectors = 0;
         disk.flags = 0;
         disk.dtime = self.deletion_time();
+        inode.has_ended = true;
+        let disk = &inode.disk;
         let mut bytes = now[..raw::GOOD_OLD_SIZE].to_vec();
         raw::I_SIZE.put(&mut bytes, 0);
         raw::I_SIZE_HIGH.put(&mut bytes, 0);

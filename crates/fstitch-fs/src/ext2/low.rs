@@ -10,6 +10,9 @@ use fstitch_patch::{Cache, PatchId, PatchIds};
 
 use super::dir::{NewName, SPLIT_BLOCKS};
 use super::inode::Inode;
+use super::layout::feature::ro_compat;
+use super::layout::inode::{I_PROJID, PROJINHERIT_FL, has_extra};
+use super::quota::{CHARGED_BLOCKS, ENTRY_BLOCKS};
 use super::volume::Ext2;
 use crate::uhfs::{
     Allocation, AttrChange, ClearedName, Extent, Limits, LowLevelFs, NAME_BLOCKS, NameSlot, NewInode,
@@ -60,11 +63,14 @@ impl LowLevelFs for Ext2 {
     }
 
     fn set_attr(&self, inode: &mut Inode, change: &AttrChange, befores: &[PatchId]) -> Result<PatchIds> {
+        if change.uid.is_some() || change.gid.is_some() || change.project.is_some() {
+            return self.change_owners(inode, change, befores);
+        }
         self.change_attr(inode, change, befores)
     }
 
     fn free_inode(&self, inode: &mut Inode, befores: &[PatchId]) -> Result<()> {
-        self.end_inode(inode, befores)
+        self.charged(inode, |inode| self.end_inode(inode, befores))
     }
 
     fn symlink_target(&self, inode: &Inode) -> Result<Vec<u8>> {
@@ -89,7 +95,8 @@ impl LowLevelFs for Ext2 {
     }
 
     fn move_out(&self, caller: &Caller, inode: &mut Inode, keep: u64) -> Result<PatchIds> {
-        Self::move_out(self, caller, inode, keep)
+        let space = if keep == 0 { 0 } else { u64::from(self.sb.block_size) };
+        self.charged_up_to((caller, space), inode, |inode| Self::move_out(self, caller, inode, keep))
     }
 
     fn expect(&self, inode: &mut Inode, size: u64) {
@@ -97,14 +104,23 @@ impl LowLevelFs for Ext2 {
     }
 
     fn allocate(&self, caller: &Caller, inode: &mut Inode, index: u64, want: u64) -> Result<Allocation> {
-        self.allocate_run(caller, inode, index, want)
+        let want = self.blocks_by_quota(caller, inode, want)?;
+        let allocation = self.allocate_run(caller, inode, index, want)?;
+        if let Err(error) = self.expect_map_quota(caller, inode, allocation.count) {
+            self.give_back_allocation(inode, allocation);
+            return Err(error);
+        }
+        inode.ahead += allocation.count;
+        Ok(allocation)
     }
 
     fn attach(&self, inode: &mut Inode, allocation: Allocation, contents: &[PatchId]) -> Result<PatchIds> {
-        self.attach_run(inode, allocation, contents)
+        inode.ahead = inode.ahead.saturating_sub(allocation.count);
+        self.charged(inode, |inode| self.attach_run(inode, allocation, contents))
     }
 
     fn give_back(&self, inode: &mut Inode, allocation: Allocation) {
+        inode.ahead = inode.ahead.saturating_sub(allocation.count);
         self.give_back_allocation(inode, allocation);
     }
 
@@ -119,19 +135,20 @@ impl LowLevelFs for Ext2 {
         index: u64,
         want: u64,
     ) -> Result<(u64, PatchIds)> {
-        self.preallocate_extent(caller, inode, (index, want))
+        let want = self.blocks_by_quota(caller, inode, want)?;
+        self.charged(inode, |inode| self.preallocate_extent(caller, inode, (index, want)))
     }
 
     fn prepare_written(&self, inode: &mut Inode, index: u64, count: u64) -> Result<Range<u64>> {
-        self.prepare_extent_written(inode, index, count)
+        self.charged(inode, |inode| self.prepare_extent_written(inode, index, count))
     }
 
     fn mark_written(&self, inode: &mut Inode, range: Range<u64>, contents: &[PatchId]) -> Result<PatchIds> {
-        self.mark_extents_written(inode, range, contents)
+        self.charged(inode, |inode| self.mark_extents_written(inode, range, contents))
     }
 
     fn mark_unwritten(&self, inode: &mut Inode, range: Range<u64>) -> Result<PatchIds> {
-        self.mark_extents_unwritten(inode, range)
+        self.charged(inode, |inode| self.mark_extents_unwritten(inode, range))
     }
 
     fn can_shift(&self, inode: &Inode) -> bool {
@@ -150,7 +167,7 @@ impl LowLevelFs for Ext2 {
         shift: Shift,
         befores: &[PatchId],
     ) -> Result<PatchIds> {
-        self.shift_extents(inode, &range, shift, befores)
+        self.charged(inode, |inode| self.shift_extents(inode, &range, shift, befores))
     }
 
     fn blocks_end(&self, inode: &Inode) -> Result<u64> {
@@ -169,7 +186,7 @@ impl LowLevelFs for Ext2 {
     }
 
     fn detach(&self, inode: &mut Inode, from: u64, to: u64, befores: &[PatchId]) -> Result<PatchIds> {
-        self.detach_range(inode, from, to, befores)
+        self.charged(inode, |inode| self.detach_range(inode, from, to, befores))
     }
 
     fn find_name(&self, dir: &Inode, name: &[u8]) -> Result<Option<NameSlot>> {
@@ -184,11 +201,26 @@ impl LowLevelFs for Ext2 {
     }
 
     fn prepare_name(&self, caller: &Caller, dir: &mut Inode, name: &[u8]) -> Result<()> {
-        self.prepare(caller, dir, name)
+        self.charged(dir, |dir| self.prepare(caller, dir, name))
     }
 
     fn name_blocks(&self) -> usize {
-        NAME_BLOCKS + if self.keeps_indexes() { SPLIT_BLOCKS } else { 0 }
+        let charged = if self.quotas.is_some() { CHARGED_BLOCKS } else { 0 };
+        NAME_BLOCKS + charged + if self.keeps_indexes() { SPLIT_BLOCKS } else { 0 }
+    }
+
+    fn owner_blocks(&self) -> usize {
+        self.quotas.as_ref().map_or(0, |quotas| quotas.kinds() * ENTRY_BLOCKS)
+    }
+
+    fn project(&self, inode: &Inode) -> Option<u32> {
+        let has_room = has_extra(inode.disk.extra_isize, I_PROJID.end());
+        let has_projects = self.sb.features.has_ro_compat(ro_compat::PROJECT);
+        (has_room && has_projects).then_some(inode.disk.projid)
+    }
+
+    fn may_enter(&self, dir: &Inode, inode: &Inode) -> bool {
+        dir.disk.flags & PROJINHERIT_FL == 0 || dir.disk.projid == inode.disk.projid
     }
 
     fn add_name(
@@ -199,7 +231,7 @@ impl LowLevelFs for Ext2 {
         kind: FileKind,
         befores: &[PatchId],
     ) -> Result<PatchIds> {
-        self.add(dir, NewName { name, ino, kind }, befores)
+        self.charged(dir, |dir| self.add(dir, NewName { name, ino, kind }, befores))
     }
 
     fn replace_name(
@@ -210,11 +242,11 @@ impl LowLevelFs for Ext2 {
         kind: FileKind,
         befores: &[PatchId],
     ) -> Result<ClearedName> {
-        self.replace(dir, slot, (ino, kind), befores)
+        self.charged(dir, |dir| self.replace(dir, slot, (ino, kind), befores))
     }
 
     fn clear_name(&self, dir: &mut Inode, slot: &NameSlot, befores: &[PatchId]) -> Result<ClearedName> {
-        self.clear(dir, slot, befores)
+        self.charged(dir, |dir| self.clear(dir, slot, befores))
     }
 
     fn exchange_names(
@@ -251,11 +283,11 @@ impl LowLevelFs for Ext2 {
         value: &[u8],
         mode: XattrSetMode,
     ) -> Result<PatchIds> {
-        self.write_xattr(caller, inode, (name, value), mode)
+        self.charged(inode, |inode| self.write_xattr(caller, inode, (name, value), mode))
     }
 
     fn remove_xattr(&self, caller: &Caller, inode: &mut Inode, name: &[u8]) -> Result<PatchIds> {
-        self.erase_xattr(caller, inode, name)
+        self.charged(inode, |inode| self.erase_xattr(caller, inode, name))
     }
 
     fn xattr_blocks(&self, inode: &Inode, len: usize) -> Result<usize> {
@@ -267,7 +299,7 @@ impl LowLevelFs for Ext2 {
     }
 
     fn shed_xattr(&self, inode: &mut Inode) -> Result<bool> {
-        self.shed_value(inode)
+        self.charged(inode, |inode| self.shed_value(inode))
     }
 
     fn list_xattrs(&self, inode: &Inode) -> Result<Vec<Vec<u8>>> {

@@ -11,6 +11,7 @@
 //!   journal ── recovery before anything else: replay, orphans
 //!   identity ── label and UUID of a volume that is not in use; resize ── growing one; tuning ── its features and settings
 //!   clusters ── blocks that are taken several at a time
+//!   quota ── what users, groups and projects have
 //!   file_map ── where the blocks of a file lie
 //!   reclaim ── what a crash has left, while the volume is in use; leftovers: what that can be
 //!   layout ── bytes and their meaning; times, device: values in them
@@ -55,6 +56,7 @@ mod orlov;
 mod own;
 mod pending;
 mod prealloc;
+pub mod quota;
 mod reclaim;
 pub mod resize;
 mod runs;

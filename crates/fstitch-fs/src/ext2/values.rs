@@ -142,7 +142,7 @@ impl Ext2 {
             target: b"",
             xattrs: &[],
         };
-        let (mut value, _) = self.new_inode(caller, of, &new, &[])?;
+        let (mut value, _) = self.new_uncharged(caller, of, &new, &[])?;
         if let Err(error) = self.fill_value(caller, &mut value, (&attribute.value, sum)) {
             self.end_inode(&mut value, &[])?;
             return Err(error);

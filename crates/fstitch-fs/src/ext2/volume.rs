@@ -68,6 +68,8 @@ pub struct Ext2 {
     pub(super) keeps_indexes: AtomicBool,
     /// How often blocks were passed over that the running transaction has freed.
     pub(super) barred: AtomicU64,
+    /// What its users have, if that is counted and the volume is written.
+    pub(super) quotas: Option<Box<super::quota::Quotas>>,
     pub(super) orphans: Mutex<super::journaled::OrphanList, rank::Orphans>,
     /// Preallocated blocks of files that grow.
     pub(super) preallocated: super::prealloc::Preallocated,
@@ -132,7 +134,7 @@ impl Ext2 {
         }
         let unclean = sb.state & STATE_VALID == 0 || sb.state & STATE_ERROR != 0;
         let opened_at = low32(cache.clock().now().secs.max(0).cast_unsigned());
-        let volume = Self {
+        let mut volume = Self {
             groups: Groups::new(&sb),
             seal,
             memory: Memory::new(cache.options().cache_size / 8),
@@ -151,10 +153,12 @@ impl Ext2 {
             journal: Mutex::default(),
             keeps_indexes: AtomicBool::new(false),
             barred: AtomicU64::new(0),
+            quotas: None,
             orphans: Mutex::default(),
             preallocated: super::prealloc::Preallocated::default(),
         };
         volume.find_own()?;
+        volume.quotas = volume.open_quotas()?;
         Ok(volume)
     }
 

@@ -376,6 +376,9 @@ impl Ext2 {
                 return Ok(BlockChange::Rewrite(block, contents));
             }
         }
+        if old == 0 {
+            self.blocks_by_quota(caller, inode, 1)?;
+        }
         let run = self.take_blocks(caller, Goal::Apart(self.sb.group_of_inode(inode.ino)), 1)?;
         match self.cache.fresh(BlockNo(run.start), BlockKind::Attribute) {
             Ok(block) => Ok(BlockChange::Replace(run, block, contents)),

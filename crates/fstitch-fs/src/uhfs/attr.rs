@@ -1,6 +1,6 @@
 //! Attributes and `chattr` flags.
 
-use fstitch_core::{Attr, Caller, FileKind, InodeFlags, InodeNo, Result, SetAttr, waiting};
+use fstitch_core::{Attr, Caller, Errno, FileKind, InodeFlags, InodeNo, Result, SetAttr, waiting};
 use fstitch_posix::xattr::list_after_chmod;
 use fstitch_posix::{acl, change};
 
@@ -27,7 +27,8 @@ impl<L: LowLevelFs> Uhfs<L> {
         if let Some(size) = set.size {
             self.truncate(&change, &node, caller, size)?;
         }
-        let mut state = self.reserve_xattr(&change, &node, |state| self.acl_len(state, set))?;
+        let owners = if set.uid.is_some() || set.gid.is_some() { self.low.owner_blocks() } else { 0 };
+        let mut state = self.reserve_xattr(&change, &node, owners, |state| self.acl_len(state, set))?;
         self.change_attributes(caller, &mut state, set)?;
         Ok(self.low.attr(state.inode()))
     }
@@ -59,6 +60,7 @@ impl<L: LowLevelFs> Uhfs<L> {
             atime: set.atime.map(|time| self.time_of(time)),
             mtime: set.mtime.map(|time| self.time_of(time)),
             ctime: Some(set.ctime.unwrap_or_else(|| self.now())),
+            is_limited: caller.uid != 0,
             ..AttrChange::default()
         };
         self.set_plain(state, &change)
@@ -88,6 +90,26 @@ impl<L: LowLevelFs> Uhfs<L> {
             waiting::ask()?;
         }
         let change = AttrChange { flags: Some(flags), ctime: Some(self.now()), ..AttrChange::default() };
+        self.set_plain(&mut state, &change)
+    }
+
+    pub(super) fn do_project(&self, ino: InodeNo) -> Result<u32> {
+        let node = self.node(ino)?;
+        let state = node.read()?;
+        Ok(self.low.project(state.inode()).unwrap_or(0))
+    }
+
+    pub(super) fn do_set_project(&self, caller: &Caller, ino: InodeNo, project: u32) -> Result<()> {
+        let _change = self.change(ATTR_CHANGE_BLOCKS + self.low.owner_blocks())?;
+        let node = self.node(ino)?;
+        let mut state = node.write()?;
+        let flags = self.low.flags(state.inode());
+        change::check_set_flags(caller, &self.seen(&state), flags)?;
+        if self.low.project(state.inode()).is_none() {
+            return Err(Errno::OPNOTSUPP.into());
+        }
+        let (project, is_limited) = (Some(project), caller.uid != 0);
+        let change = AttrChange { project, is_limited, ctime: Some(self.now()), ..AttrChange::default() };
         self.set_plain(&mut state, &change)
     }
 }

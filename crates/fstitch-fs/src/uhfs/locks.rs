@@ -41,6 +41,18 @@ impl<'a, I> Locked<'a, I> {
         Ok(true)
     }
 
+    /// The states of two locked inodes, which may be the same one.
+    ///
+    /// # Panics
+    /// If one is not locked, which is a bug in the caller.
+    pub(super) fn both(&self, first: InodeNo, second: InodeNo) -> (&State<I>, &State<I>) {
+        let of = |ino| {
+            let found = self.guards.iter().find(|(locked, _)| *locked == ino);
+            &*found.expect("the caller locked this inode").1
+        };
+        (of(first), of(second))
+    }
+
     /// The state of a locked inode.
     ///
     /// # Panics

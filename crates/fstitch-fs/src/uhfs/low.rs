@@ -76,6 +76,10 @@ pub struct AttrChange {
     pub uid: Option<u32>,
     /// Group.
     pub gid: Option<u32>,
+    /// Project.
+    pub project: Option<u32>,
+    /// New owners' limits hold: who asks may not pass them.
+    pub is_limited: bool,
     /// Number of names.
     pub nlink: Option<u32>,
     /// Length in bytes.
@@ -276,6 +280,20 @@ pub trait LowLevelFs: Send + Sync + 'static {
     /// Returns all patches created.
     fn set_attr(&self, inode: &mut Self::Inode, change: &AttrChange, befores: &[PatchId])
     -> Result<PatchIds>;
+    /// The project that the inode belongs to; `None` where it can belong to none.
+    fn project(&self, inode: &Self::Inode) -> Option<u32> {
+        let _ = inode;
+        None
+    }
+    /// What giving an inode owners who have nothing yet may dirty beside the inode.
+    fn owner_blocks(&self) -> usize {
+        0
+    }
+    /// Whether a name of the inode may be in the directory, by the projects of both.
+    fn may_enter(&self, dir: &Self::Inode, inode: &Self::Inode) -> bool {
+        let _ = (dir, inode);
+        true
+    }
     /// Frees the inode with all its blocks and attributes, after `befores` (the clearing of its last name).
     /// `inode` must not be used afterwards.
     fn free_inode(&self, inode: &mut Self::Inode, befores: &[PatchId]) -> Result<()>;

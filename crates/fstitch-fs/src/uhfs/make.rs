@@ -54,7 +54,7 @@ impl<L: LowLevelFs> Uhfs<L> {
             self.check_name(make.parent, name)?;
             self.refuse_dots(make.parent, name, Errno::EXIST)?;
         }
-        let _change = self.change(self.low.name_blocks())?;
+        let _change = self.change(self.low.name_blocks() + self.low.owner_blocks())?;
         let parent = self.node(make.parent)?;
         parent.header.note_use();
         let mut dir = parent.write().map_err(|_| Errno::NOENT)?;
@@ -217,6 +217,17 @@ impl<L: LowLevelFs> Uhfs<L> {
         linked
     }
 
+    /// Fails where a directory's project keeps the inode from having a name there.
+    pub(super) fn expect_project(
+        &self,
+        locked: &Locked<'_, L::Inode>,
+        dir: InodeNo,
+        ino: InodeNo,
+    ) -> Result<()> {
+        let (dir, inode) = locked.both(dir, ino);
+        if self.low.may_enter(dir.inode(), inode.inode()) { Ok(()) } else { Err(Errno::XDEV.into()) }
+    }
+
     fn link_locked(
         &self,
         caller: &Caller,
@@ -231,6 +242,7 @@ impl<L: LowLevelFs> Uhfs<L> {
         let state = locked.of(ino);
         let attr = self.low.attr(state.inode());
         check_link(&self.seen(state), state.linkable, self.low.limits().link_max)?;
+        self.expect_project(&locked, parent, ino)?;
         self.low.prepare_name(caller, locked.of(parent).inode_mut(), name)?;
         let state = locked.of(ino);
         let before_name = self.raise_links(state)?;

@@ -185,6 +185,16 @@ impl<L: LowLevelFs> FileSystem for Uhfs<L> {
         self.sync_if_asked(ino)
     }
 
+    fn project(&self, ino: InodeNo) -> Result<u32> {
+        self.noticed(self.do_project(ino))
+    }
+
+    fn set_project(&self, caller: &Caller, ino: InodeNo, project: u32) -> Result<()> {
+        self.with_space(|| self.do_set_project(caller, ino, project))?;
+        self.touch_groups(&[ino])?;
+        self.sync_if_asked(ino)
+    }
+
     fn group(&self, call: GroupCall) -> Result<GroupId> {
         self.do_group(call)
     }

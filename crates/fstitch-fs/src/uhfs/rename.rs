@@ -214,6 +214,10 @@ impl<L: LowLevelFs> Uhfs<L> {
         {
             self.refuse_second_name(locked.of(target))?;
         }
+        self.expect_project(locked, moved.to.dir, moved.source)?;
+        if let Some(target) = moved.target.filter(|_| mode == RenameMode::Exchange) {
+            self.expect_project(locked, moved.from.dir, target)?;
+        }
         renamed.check_link_room(self.low.limits().dir_link_max)
     }
 

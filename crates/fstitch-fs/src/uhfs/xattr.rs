@@ -32,7 +32,7 @@ impl<L: LowLevelFs> Uhfs<L> {
         rules::check_name(name)?;
         let change = self.change(0)?;
         let node = self.node(ino)?;
-        let mut state = self.reserve_xattr(&change, &node, |_| Ok(Some(value.len())))?;
+        let mut state = self.reserve_xattr(&change, &node, 0, |_| Ok(Some(value.len())))?;
         rules::check_change(&self.seen(&state), name)?;
         self.ask_to_sync(&state)?;
         if rules::is_list(name) {
@@ -48,7 +48,7 @@ impl<L: LowLevelFs> Uhfs<L> {
         rules::check_name(name)?;
         let change = self.change(0)?;
         let node = self.node(ino)?;
-        let mut state = self.reserve_xattr(&change, &node, |_| Ok(Some(0)))?;
+        let mut state = self.reserve_xattr(&change, &node, 0, |_| Ok(Some(0)))?;
         rules::check_change(&self.seen(&state), name)?;
         self.ask_to_sync(&state)?;
         let patches = self.low.remove_xattr(caller, state.inode_mut(), name)?;
@@ -57,11 +57,12 @@ impl<L: LowLevelFs> Uhfs<L> {
     }
 
     /// Begins a step with room for a change of plain attributes and of an extended one to a value of the length that `len` says of
-    /// the inode, `None` where none changes; and locks the inode.
+    /// the inode, `None` where none changes, and for `more` blocks beside it; and locks the inode.
     pub(super) fn reserve_xattr<'n>(
         &self,
         change: &Change<'_>,
         node: &'n Node<L::Inode>,
+        more: usize,
         len: impl Fn(&State<L::Inode>) -> Result<Option<usize>>,
     ) -> Result<Exclusive<'n, L::Inode>> {
         let cost = |state: &State<L::Inode>| match len(state)? {
@@ -73,7 +74,7 @@ impl<L: LowLevelFs> Uhfs<L> {
             if blocks > 0 {
                 change.pause();
             }
-            change.reserve(0, ATTR_CHANGE_BLOCKS + blocks)?;
+            change.reserve(0, ATTR_CHANGE_BLOCKS + more + blocks)?;
             let state = node.write()?;
             let now = cost(&state)?;
             if now <= blocks {

@@ -255,6 +255,8 @@ fn volumes_are_those_of_mke2fs() {
         "orphan_file,metadata_csum_seed",
         "^has_journal",
         "ea_inode,large_dir,stable_inodes",
+        "quota",
+        "quota,project,orphan_file",
         "^huge_file,^dir_nlink,^extra_isize,^large_file",
     ] {
         as_mke2fs(&scratch, 65_536, &with_features(list), &[]);

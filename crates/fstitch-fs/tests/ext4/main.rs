@@ -10,6 +10,9 @@ mod inline;
 mod kernel;
 mod lent;
 mod names;
+mod quota;
+mod quota_cuts;
+mod quota_damage;
 mod resize;
 mod shifts;
 mod shrink;
@@ -77,8 +80,8 @@ const SHAPES: &[(&str, &[&str])] = &[
 
 /// Shapes that are only read: what is named when somebody wants to write them, and what `mke2fs` is told.
 const READ_ONLY: &[(&str, &[&str])] = &[
-    ("quota", &["-O", "quota"]),
-    ("project", &["-O", "project,quota"]),
+    ("quota (with ea_inode)", &["-O", "quota,ea_inode"]),
+    ("quota (with bigalloc)", &["-O", "quota,bigalloc"]),
     ("casefold", &["-O", "casefold"]),
     ("verity", &["-O", "verity"]),
     ("encrypt", &["-O", "encrypt"]),

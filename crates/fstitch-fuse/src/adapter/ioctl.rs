@@ -47,16 +47,19 @@ impl Command {
     }
 }
 
+/// Which word of a `struct fsxattr` has the project.
+const PROJECT_WORD: usize = 3;
 /// Bytes in a `struct fsxattr`.
 const EXTENDED_LEN: usize = 28;
 
 /// A flag in both forms.
-const BOTH_FORMS: [(u32, u32); 5] = [
+const BOTH_FORMS: [(u32, u32); 6] = [
     (InodeFlags::IMMUTABLE, 0x08),
     (InodeFlags::APPEND, 0x10),
     (InodeFlags::SYNC, 0x20),
     (InodeFlags::NOATIME, 0x40),
     (InodeFlags::NODUMP, 0x80),
+    (InodeFlags::PROJINHERIT, 0x200),
 ];
 
 fn to_extended(flags: InodeFlags) -> u32 {
@@ -75,15 +78,15 @@ fn word(bytes: &[u8], no: usize) -> Result<u32> {
     Ok(u32::from_ne_bytes(*word))
 }
 
-/// The flags that a `struct fsxattr` asks for; extent sizes and projects do not exist here.
-fn decode_extended(input: &[u8], old: InodeFlags) -> Result<InodeFlags> {
+/// The flags and the project that a `struct fsxattr` asks for; extent sizes do not exist here.
+fn decode_extended(input: &[u8], old: InodeFlags) -> Result<(InodeFlags, u32)> {
     let known: u32 = BOTH_FORMS.iter().map(|(_, extended)| extended).sum();
     let extended = word(input, 0)?;
-    let absent = [word(input, 1)?, word(input, 3)?, word(input, 4)?];
+    let absent = [word(input, 1)?, word(input, 4)?];
     if extended & !known != 0 || absent.iter().any(|value| *value != 0) {
         return Err(Errno::OPNOTSUPP.into());
     }
-    Ok(from_extended(old, extended))
+    Ok((from_extended(old, extended), word(input, PROJECT_WORD)?))
 }
 
 /// Performs `command`; the answer's bytes are at most `out_len`.
@@ -97,12 +100,26 @@ pub(super) fn perform(
     let old = core.fs.flags(ino)?;
     let new = match command {
         Command::GetFlags => return Ok(padded(old.0, out_len.min(8))),
-        Command::GetExtended => return Ok(padded(to_extended(old), out_len.min(EXTENDED_LEN))),
+        Command::GetExtended => return Ok(extended(to_extended(old), core.fs.project(ino)?, out_len)),
         Command::SetFlags => InodeFlags(word(input, 0)?),
-        Command::SetExtended => decode_extended(input, old)?,
+        Command::SetExtended => {
+            let (new, project) = decode_extended(input, old)?;
+            if project != core.fs.project(ino)? {
+                core.fs.set_project(caller, ino, project)?;
+            }
+            new
+        }
     };
     core.fs.set_flags(caller, ino, new)?;
     Ok(Vec::new())
+}
+
+/// A `struct fsxattr`, as far as there is room for it.
+fn extended(flags: u32, project: u32, out_len: usize) -> Vec<u8> {
+    let mut bytes = padded(flags, EXTENDED_LEN);
+    bytes[4 * PROJECT_WORD..4 * (PROJECT_WORD + 1)].copy_from_slice(&project.to_ne_bytes());
+    bytes.truncate(out_len);
+    bytes
 }
 
 fn padded(word: u32, len: usize) -> Vec<u8> {
@@ -119,9 +136,10 @@ mod tests {
     fn flags_survive_both_forms() {
         let old = InodeFlags(InodeFlags::INDEX | InodeFlags::APPEND);
         let wished = to_extended(InodeFlags(InodeFlags::IMMUTABLE | InodeFlags::NODUMP));
-        let new = decode_extended(&padded(wished, EXTENDED_LEN), old).unwrap();
+        let (new, project) = decode_extended(&extended(wished, 7, EXTENDED_LEN), old).unwrap();
+        assert_eq!(project, 7);
         assert_eq!(new.0, InodeFlags::INDEX | InodeFlags::IMMUTABLE | InodeFlags::NODUMP);
-        assert_eq!(decode_extended(&padded(0x200, EXTENDED_LEN), old).unwrap_err().errno(), Errno::OPNOTSUPP);
+        assert_eq!(decode_extended(&padded(0x400, EXTENDED_LEN), old).unwrap_err().errno(), Errno::OPNOTSUPP);
         assert_eq!(decode_extended(&[0; 4], old).unwrap_err().errno(), Errno::INVAL);
     }
 

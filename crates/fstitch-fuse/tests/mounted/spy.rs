@@ -88,6 +88,8 @@ impl FileSystem for Spy {
         removexattr(caller: &Caller, ino: InodeNo, name: &[u8]) -> Result<()>;
         flags(ino: InodeNo) -> Result<InodeFlags>;
         set_flags(caller: &Caller, ino: InodeNo, flags: InodeFlags) -> Result<()>;
+        project(ino: InodeNo) -> Result<u32>;
+        set_project(caller: &Caller, ino: InodeNo, project: u32) -> Result<()>;
         check() -> Result<CheckReport>;
     }
 

@@ -180,6 +180,8 @@ impl FileSystem for Reopenable {
         removexattr(caller: &Caller, ino: InodeNo, name: &[u8]) -> ();
         flags(ino: InodeNo) -> InodeFlags;
         set_flags(caller: &Caller, ino: InodeNo, flags: InodeFlags) -> ();
+        project(ino: InodeNo) -> u32;
+        set_project(caller: &Caller, ino: InodeNo, project: u32) -> ();
         group(call: GroupCall) -> GroupId;
         check() -> CheckReport;
         abandon(why: &str) -> ();

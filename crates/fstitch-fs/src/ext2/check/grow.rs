@@ -87,7 +87,7 @@ fn set_size(raw: &mut [u8], size: u64) {
 
 /// Makes `block` file block `at` of the inode in `raw`, which is its caller's to write; how many blocks the inode has got, or
 /// `None` if there was no room for its map's or the file would be too long.
-fn put_pointer(
+pub(super) fn put_pointer(
     volume: &Volume<'_>,
     state: &mut State,
     (ino, raw): (u32, &mut [u8]),

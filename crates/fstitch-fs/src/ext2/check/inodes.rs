@@ -5,7 +5,7 @@ use fstitch_core::{BlockKind, BlockNo, FileKind, Le, Result};
 use super::claims::{self, Totals};
 use super::state::{DIRECTORY, Dir, State, USED, Volume, XattrUse};
 use super::storage::Storage;
-use super::{entries, extents, values, xattrs};
+use super::{entries, extents, quota, values, xattrs};
 use crate::ext2::layout::Field;
 use crate::ext2::layout::dirent::{D_INODE, code_of, inline_entries};
 use crate::ext2::layout::extent::{EE_BLOCK, EH_ENTRIES, EXTENT_HEADER, extent_start};
@@ -16,18 +16,14 @@ use crate::ext2::layout::inode::{
     I_UID, INLINE_DATA_FL, POINTERS, foreign_flags, pointer_field,
 };
 use crate::ext2::layout::superblock::{
-    JOURNAL_INO, OLD_FIRST_INO, RESIZE_INO, REVISION_DYNAMIC, ROOT_INO, S_FEATURE_COMPAT, S_FEATURE_INCOMPAT,
-    S_FEATURE_RO_COMPAT, S_FIRST_INO, S_INODE_SIZE, S_JOURNAL_INUM, S_MKFS_TIME, S_MTIME,
-    S_RESERVED_GDT_BLOCKS, S_REV_LEVEL, S_WTIME,
+    GROUP_QUOTA_INO, JOURNAL_INO, OLD_FIRST_INO, RESIZE_INO, REVISION_DYNAMIC, ROOT_INO, S_FEATURE_COMPAT,
+    S_FEATURE_INCOMPAT, S_FEATURE_RO_COMPAT, S_FIRST_INO, S_INODE_SIZE, S_JOURNAL_INUM, S_MKFS_TIME, S_MTIME,
+    S_RESERVED_GDT_BLOCKS, S_REV_LEVEL, S_WTIME, USER_QUOTA_INO,
 };
 use crate::ext2::num::{idx, low32, small, wide};
 
 /// The inode that lists blocks of the medium that are unusable.
 pub(super) const BAD_BLOCKS_INO: u32 = 1;
-/// The inodes that quotas would have in later formats.
-const USER_QUOTA_INO: u32 = 3;
-/// The same for groups.
-const GROUP_QUOTA_INO: u32 = 4;
 /// The mode of a journal: a file that only the superuser may use.
 const JOURNAL_MODE: u16 = 0o100_600;
 /// The inode of a boot loader, which may be a file.
@@ -122,7 +118,9 @@ fn examine(
     {
         scan.changed = true;
     }
-    if scan.changed {
+    let changed = scan.changed;
+    quota::note(volume, state, ino, raw);
+    if changed {
         volume.write_inode(ino, raw)?;
     }
     Ok(())
@@ -161,6 +159,10 @@ impl Scan<'_, '_> {
         let (ino, dtime) = (self.ino, self.get(I_DTIME));
         if self.state.judging && dtime == 0 {
             self.about_to_be_freed()?;
+        }
+        if dtime == 0 && I_MODE.get(self.raw) != 0 || dtime != 0 && self.is_orphan_link(dtime) {
+            // Its owners have it until it is freed.
+            quota::note_nameless(self.volume, self.state, ino, self.raw);
         }
         if dtime == 0 && I_MODE.get(self.raw) != 0 {
             let text = format!("inode {ino} has no links but was not yet freed");
@@ -210,6 +212,14 @@ impl Scan<'_, '_> {
         features.compat & compat::HAS_JOURNAL != 0 && S_JOURNAL_INUM.get(&self.volume.raw_super) == self.ino
     }
 
+    /// Whether the inode says that it is none.
+    fn is_empty(&self) -> bool {
+        I_MODE.get(self.raw) == 0
+            && I_LINKS_COUNT.get(self.raw) == 0
+            && self.get(I_BLOCKS) == 0
+            && self.get(pointer_field(0)) == 0
+    }
+
     /// Inodes below the first ordinary one, apart from the root.
     fn reserved(&mut self) -> Result<()> {
         let ino = self.ino;
@@ -223,15 +233,14 @@ impl Scan<'_, '_> {
                 return Ok(());
             }
             JOURNAL_INO if self.has_internal_journal() => mode & 0xf000 == 0x8000,
+            // An empty one gets a file when all usage is known.
+            USER_QUOTA_INO | GROUP_QUOTA_INO if self.volume.shape.has_quotas_in(ino) => {
+                mode & 0xf000 == 0x8000 || self.is_empty()
+            }
             BAD_BLOCKS_INO => mode == 0 && I_LINKS_COUNT.get(self.raw) == 0 && self.get(I_FILE_ACL) == 0,
             BOOT_LOADER_INO => mode & 0xf000 != 0x4000,
             RESIZE_INO => mode == 0 || mode & 0xf000 == 0x8000,
-            JOURNAL_INO | USER_QUOTA_INO | GROUP_QUOTA_INO => {
-                mode == 0
-                    && I_LINKS_COUNT.get(self.raw) == 0
-                    && self.get(I_BLOCKS) == 0
-                    && self.get(pointer_field(0)) == 0
-            }
+            JOURNAL_INO | USER_QUOTA_INO | GROUP_QUOTA_INO => self.is_empty(),
             _ => mode == 0,
         };
         if ino == BAD_BLOCKS_INO && (I_UID.get(self.raw) != 0 || I_GID.get(self.raw) != 0) || !lawful {

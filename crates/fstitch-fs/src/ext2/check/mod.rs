@@ -9,7 +9,8 @@
 //!   pass 2  dirs      every entry of every directory, hash trees         entries, salvage, tree
 //!   pass 3  connect   paths from the root, directories with two names
 //!   pass 4  links     link counts, inodes without a name                               lost
-//!   pass 5  maps      bitmaps and counters
+//!   pass 5  quota     what users, groups and projects have
+//!           maps      bitmaps and counters
 //! ```
 //!
 //! The passes report; with [`fstitch_core::RepairMode`] other than `No` they also mend. After a pass that changed anything
@@ -37,6 +38,7 @@ mod mmp;
 mod orphan_file;
 mod parts;
 mod places;
+mod quota;
 mod rebuild;
 mod repair;
 mod run;

@@ -4,7 +4,7 @@ use fstitch_core::{BlockDevice, CheckReport, Error, FindingClass, Result, Timest
 
 use super::super::source::BlockSource;
 use super::state::{Mending, State, Volume};
-use super::{claims, connect, dirs, inodes, links, maps, supers};
+use super::{claims, connect, dirs, inodes, links, maps, quota, supers};
 use crate::ext2::layout::superblock::Superblock;
 use crate::ext2::leftovers::Leftovers;
 use crate::ext2::num::{idx, wide};
@@ -166,6 +166,10 @@ impl Run {
             return Outcome::of(state, &volume);
         }
         links::run(&volume, &mut state, &orphans)?;
+        if state.mended > 0 {
+            return Outcome::of(state, &volume);
+        }
+        quota::run(&volume, &mut state)?;
         if state.mended > 0 {
             return Outcome::of(state, &volume);
         }

@@ -149,6 +149,8 @@ pub(super) struct State {
     pub(super) lost_features: u32,
     /// Some file needs the `large_file` feature.
     pub(super) large_file: bool,
+    /// What the inodes of users, groups and projects have, where that is counted.
+    pub(super) usage: Option<super::quota::Usages>,
     /// Problems inside directories: (directory, code, text). [until pass 3 knows which have a path]
     pending: Vec<(u32, &'static str, String)>,
 }
@@ -182,6 +184,7 @@ impl State {
             lost_room: 0,
             lost_features: 0,
             large_file: false,
+            usage: super::quota::usages_of(&volume.shape),
             pending: Vec::new(),
         }
     }

@@ -12,11 +12,12 @@ use crate::ext2::layout::checksum::seal_superblock;
 use crate::ext2::layout::feature::{COMPAT_KNOWN, Features, PLAIN, compat, incompat, ro_compat};
 use crate::ext2::layout::group::{BG_FLAGS, BG_ITABLE_UNUSED, BLOCK_UNINIT, GroupDescriptor, INODE_UNINIT};
 use crate::ext2::layout::inode::{I_MODE, I_SIZE, I_SIZE_HIGH, POINTERS, pointer_field};
+use crate::ext2::layout::quota::QuotaKind;
 use crate::ext2::layout::superblock::{
-    OLD_FIRST_INO, RESIZE_INO, REVISION_DYNAMIC, S_DESC_SIZE, S_FEATURE_COMPAT, S_FEATURE_INCOMPAT,
-    S_FEATURE_RO_COMPAT, S_FIRST_INO, S_FRAGS_PER_GROUP, S_GRP_QUOTA_INUM, S_LOG_BLOCK_SIZE, S_LOG_FRAG_SIZE,
-    S_PRJ_QUOTA_INUM, S_RESERVED_GDT_BLOCKS, S_REV_LEVEL, S_USR_QUOTA_INUM, SUPERBLOCK_OFFSET,
-    SUPERBLOCK_SIZE, Superblock,
+    GROUP_QUOTA_INO, OLD_FIRST_INO, RESIZE_INO, REVISION_DYNAMIC, S_DESC_SIZE, S_FEATURE_COMPAT,
+    S_FEATURE_INCOMPAT, S_FEATURE_RO_COMPAT, S_FIRST_INO, S_FRAGS_PER_GROUP, S_GRP_QUOTA_INUM,
+    S_LOG_BLOCK_SIZE, S_LOG_FRAG_SIZE, S_PRJ_QUOTA_INUM, S_RESERVED_GDT_BLOCKS, S_REV_LEVEL,
+    S_USR_QUOTA_INUM, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, Superblock, USER_QUOTA_INO,
 };
 use crate::ext2::num::{idx, pointer32, wide};
 use crate::ext2::view::BlockView;
@@ -60,7 +61,9 @@ const CHECKED: Features = Features {
         | ro_compat::HUGE_FILE
         | ro_compat::UNINIT_BG
         | ro_compat::BIGALLOC
-        | ro_compat::METADATA_CSUM,
+        | ro_compat::METADATA_CSUM
+        | ro_compat::QUOTA
+        | ro_compat::PROJECT,
 };
 
 /// Reads and checks a superblock beyond what is needed to use it.
@@ -76,6 +79,11 @@ fn parse_unsummed(raw: &[u8], device_bytes: u64) -> Result<Superblock> {
     let foreign = shape.features.beyond(&CHECKED).all_names();
     if !foreign.is_empty() {
         let names = foreign.join(", ");
+        return Err(Error::Unsupported(format!("checking a volume with feature {names}: use e2fsck")));
+    }
+    if shape.features.has_ro_compat(ro_compat::QUOTA) && shape.features.has_incompat(incompat::EA_INODE) {
+        // Who refers to a value is charged for its inode, too.
+        let names = "quota (with ea_inode)";
         return Err(Error::Unsupported(format!("checking a volume with feature {names}: use e2fsck")));
     }
     let damaged = |problem: String| Error::corrupt(Structure::Superblock, None, problem);
@@ -347,10 +355,31 @@ fn fragments(volume: &mut Volume<'_>, state: &mut State) -> Result<()> {
     Ok(())
 }
 
-/// No volume that is checked has quotas, but others take the inodes that are named as theirs for reserved ones.
+/// Without the feature nobody has quotas, but others take the inodes that are named as theirs for reserved ones. With it each kind has
+/// its place.
 fn quotas(volume: &mut Volume<'_>, state: &mut State) -> Result<()> {
     let fields = [S_USR_QUOTA_INUM, S_GRP_QUOTA_INUM, S_PRJ_QUOTA_INUM];
     let inodes = fields.map(|field| field.get(&volume.raw_super));
+    if volume.shape.features.has_ro_compat(ro_compat::QUOTA) {
+        for ((kind, field), ino) in QuotaKind::ALL.into_iter().zip(fields).zip(inodes) {
+            let shape = &volume.shape;
+            let is_lawful = shape.is_quota_inode(kind, ino) && ino != shape.orphan_file;
+            let text = format!("the quotas of {}s are said to be in inode {ino}", kind.name());
+            if ino == 0 || is_lawful || !state.corrupt("superblock-quota", text) {
+                continue;
+            }
+            let place = match kind {
+                QuotaKind::User => USER_QUOTA_INO,
+                QuotaKind::Group => GROUP_QUOTA_INO,
+                // Which inode it was nobody can tell: it is found without a name.
+                QuotaKind::Project => 0,
+            };
+            field.put(&mut volume.raw_super, place);
+            volume.shape.quota_inodes[kind.index()] = place;
+            volume.write_super()?;
+        }
+        return Ok(());
+    }
     let text = format!(
         "inodes {inodes:?} are named for quotas of users, groups and projects, but the feature quota is off"
     );

@@ -109,6 +109,7 @@ impl Ext2 {
             // A crash between pointer and length has left a block beyond the end.
             self.detach_range(dir, at, u64::MAX, &[])?;
         }
+        self.blocks_by_quota(caller, dir, 1)?;
         let allocation = self.allocate_run(caller, dir, at, 1)?;
         let block = match self.cache.fresh_owned(allocation.start, BlockKind::Directory, dir.owner()) {
             Ok(block) => block,

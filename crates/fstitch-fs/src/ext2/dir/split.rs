@@ -253,6 +253,9 @@ impl Ext2 {
         if self.map_run(dir, first, wide(count))?.start.is_some() {
             self.detach_range(dir, first, u64::MAX, &[])?;
         }
+        if self.blocks_by_quota(caller, dir, wide(count))? < wide(count) {
+            return Err(Errno::DQUOT.into());
+        }
         let mut taken = Vec::with_capacity(count);
         let mut at = first;
         while at < end {

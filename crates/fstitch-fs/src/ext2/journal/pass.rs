@@ -23,6 +23,7 @@ use crate::ext2::layout::checksum::{
     self, InodeSums, Sums, is_placed, put_block_bitmap_sum, put_inode_bitmap_sum, seal_superblock,
 };
 use crate::ext2::layout::extent::Node;
+use crate::ext2::layout::feature::ro_compat;
 use crate::ext2::layout::group::{
     BG_FREE_BLOCKS_COUNT, BG_FREE_INODES_COUNT, BG_USED_DIRS_COUNT, GroupDescriptor,
 };
@@ -68,10 +69,12 @@ pub(in crate::ext2) struct Pass<'a, 'd> {
     log: &'a mut Log<'d>,
     pub(in crate::ext2) now: Timestamp,
     /// Blocks changed since the last batch.
-    pub(super) changed: BTreeMap<BlockNo, (BlockKind, BlockBuf)>,
+    pub(in crate::ext2) changed: BTreeMap<BlockNo, (BlockKind, BlockBuf)>,
     batch_max: usize,
     /// The batch goes out before anything else is changed, full or not.
     pub(super) is_due: bool,
+    /// The groups whose inode tables begin with these blocks, where usage is counted.
+    pub(in crate::ext2) tables: BTreeMap<u64, u32>,
     /// The volume's own blocks.
     pub(in crate::ext2) own: OwnRuns,
     /// What is worked on, for errors.
@@ -126,11 +129,13 @@ impl<'a, 'd> Pass<'a, 'd> {
         let groups = GroupDescriptor::read_all(&shape, |block, into| {
             volume.read(block, BlockKind::GroupDescriptor, into)
         })?;
+        let counts = shape.features.has_ro_compat(ro_compat::QUOTA);
+        let tables = groups.iter().map(|at| at.inode_table).zip(0..).filter(|_| counts).collect();
         let groups: Vec<_> = groups.into_iter().map(Some).collect();
         let own = OwnRuns::of(&shape, &groups);
         let (changed, summed) = (BTreeMap::new(), Summed::default());
         let (is_due, what) = (false, Structure::Orphan);
-        Ok(Self { volume, shape, log, now, changed, batch_max, is_due, own, what, summed })
+        Ok(Self { volume, shape, log, now, changed, batch_max, is_due, tables, own, what, summed })
     }
 
     /// Puts the changes made so far into the journal, and from there home.
@@ -139,6 +144,7 @@ impl<'a, 'd> Pass<'a, 'd> {
         if self.changed.is_empty() {
             return Ok(());
         }
+        self.charge_owners()?;
         self.seal()?;
         let (kinds, blocks) = self.take_changed();
         self.log.apply(&blocks, self.now)?;
@@ -147,6 +153,7 @@ impl<'a, 'd> Pass<'a, 'd> {
 
     /// Puts the changes made so far into the log in the place of the fast commits behind `scan`, and from there home.
     pub(in crate::ext2) fn send_instead(&mut self, scan: &Scan) -> Result<()> {
+        self.charge_owners()?;
         self.seal()?;
         let (kinds, blocks) = self.take_changed();
         if blocks.len() > self.log.apply_max() {
@@ -174,7 +181,7 @@ impl<'a, 'd> Pass<'a, 'd> {
     }
 
     pub(in crate::ext2) fn is_full(&self) -> bool {
-        self.changed.len() + STEP_MAX > self.batch_max
+        self.changed.len() + STEP_MAX + self.owner_blocks() > self.batch_max
     }
 
     /// Puts the sums of everything that the batch has changed in place. A bitmap's is its group's descriptor's, so descriptors

@@ -84,10 +84,14 @@ pub mod ro_compat {
     pub const DIR_NLINK: u32 = 0x20;
     /// Inodes have space for nanoseconds and creation times.
     pub const EXTRA_ISIZE: u32 = 0x40;
+    /// The usage of users and groups, and limits, are in inodes without names.
+    pub const QUOTA: u32 = 0x100;
     /// Blocks are allocated in clusters.
     pub const BIGALLOC: u32 = 0x200;
     /// All metadata have sums (CRC-32C).
     pub const METADATA_CSUM: u32 = 0x400;
+    /// Inodes belong to projects.
+    pub const PROJECT: u32 = 0x2000;
     /// Files may be sealed with a tree of hashes.
     pub const VERITY: u32 = 0x8000;
     /// The orphan file may hold numbers.
@@ -147,7 +151,9 @@ pub const WRITTEN: Features = Features {
         | ro_compat::HUGE_FILE
         | ro_compat::UNINIT_BG
         | ro_compat::BIGALLOC
-        | ro_compat::METADATA_CSUM,
+        | ro_compat::METADATA_CSUM
+        | ro_compat::QUOTA
+        | ro_compat::PROJECT,
 };
 
 const COMPAT_NAMES: &[(u32, &str)] = &[
@@ -244,7 +250,16 @@ impl Features {
     /// Names of the features that allow only reading; empty when the volume may be written.
     #[must_use]
     pub fn read_only_because(&self) -> Vec<String> {
-        self.beyond(&WRITTEN).all_names()
+        let mut names = self.beyond(&WRITTEN).all_names();
+        if self.has_ro_compat(ro_compat::QUOTA) && self.has_incompat(incompat::EA_INODE) {
+            // Who refers to a value is charged for an inode that he does not have.
+            names.push("quota (with ea_inode)".to_owned());
+        }
+        if self.has_ro_compat(ro_compat::QUOTA) && self.has_ro_compat(ro_compat::BIGALLOC) {
+            // The files of quotas grow by single blocks.
+            names.push("quota (with bigalloc)".to_owned());
+        }
+        names
     }
 
     /// Whether the volume has what only ext4 has, and a journal: nothing but that is expected to change it.
@@ -359,9 +374,9 @@ mod tests {
 
     #[test]
     fn what_can_be_read_is_not_written_for_that() {
-        let foreign = Features { incompat: 0x2_0002, ro_compat: 0x8103, ..Features::default() };
+        let foreign = Features { incompat: 0x2_0002, ro_compat: 0x8003, ..Features::default() };
         assert!(foreign.check_incompat().is_ok());
-        assert_eq!(foreign.read_only_because(), ["casefold", "quota", "verity"]);
+        assert_eq!(foreign.read_only_because(), ["casefold", "verity"]);
         let plain = Features { ro_compat: 0x43, ..Features::default() };
         assert!(plain.read_only_because().is_empty());
         let extents = Features { incompat: 0x42, ..Features::default() };

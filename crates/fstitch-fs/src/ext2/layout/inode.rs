@@ -39,6 +39,8 @@ pub const VERITY_FL: u32 = 0x10_0000;
 pub const EA_INODE_FL: u32 = 0x20_0000;
 /// `i_flags`: the contents lie in the inode.
 pub const INLINE_DATA_FL: u32 = 0x1000_0000;
+/// `i_flags`: what is made in the directory belongs to its project.
+pub const PROJINHERIT_FL: u32 = 0x2000_0000;
 /// `i_flags`: names in the directory are looked up whatever their case.
 pub const CASEFOLD_FL: u32 = 0x4000_0000;
 /// `i_flags` with meanings that no feature of ext2 and ext3 has: compressed blocks, encryption, a size counted in
@@ -123,6 +125,8 @@ fields! {
     I_CRTIME: u32 @ 0x90;
     /// Nanoseconds and epoch bits of it.
     I_CRTIME_EXTRA: u32 @ 0x94;
+    /// The project that it belongs to.
+    I_PROJID: u32 @ 0x9c;
 }
 
 const _: () = {
@@ -143,6 +147,8 @@ pub struct DiskInode {
     pub uid: u32,
     /// Group.
     pub gid: u32,
+    /// Project, 0 where the volume has none.
+    pub projid: u32,
     /// Names.
     pub nlink: u16,
     /// Length in bytes.
@@ -234,6 +240,7 @@ impl DiskInode {
             perm: mode & 0o7777,
             uid: u32::from(I_UID.get(raw)) | u32::from(I_UID_HIGH.get(raw)) << 16,
             gid: u32::from(I_GID.get(raw)) | u32::from(I_GID_HIGH.get(raw)) << 16,
+            projid: extra(I_PROJID),
             nlink: I_LINKS_COUNT.get(raw),
             size: u64::from(I_SIZE.get(raw)) | u64::from(high) << 32,
             sectors: u64::from(I_BLOCKS.get(raw)) | u64::from(I_BLOCKS_HIGH.get(raw)) << 32,
@@ -261,6 +268,9 @@ impl DiskInode {
             self.sectors &= u64::from(u32::MAX);
         } else if self.flags & HUGE_FILE_FL != 0 {
             self.sectors *= u64::from(volume.block_size / 512);
+        }
+        if !volume.features.has_ro_compat(ro_compat::PROJECT) {
+            self.projid = 0;
         }
         if !volume.features.has_incompat(incompat::BIT64) {
             self.xattr_block &= u64::from(u32::MAX);
@@ -305,6 +315,10 @@ impl DiskInode {
         I_FILE_ACL_HIGH.put(raw, low16(high32(self.xattr_block)));
         if raw.len() > GOOD_OLD_SIZE {
             I_EXTRA_ISIZE.put(raw, self.extra_isize);
+        }
+        // Where there are no projects, what others may have in these bytes stays.
+        if self.projid != 0 && has_extra(self.extra_isize, I_PROJID.end()) {
+            I_PROJID.put(raw, self.projid);
         }
         self.encode_times(raw);
     }
@@ -476,6 +490,7 @@ mod tests {
             perm: 0o4755,
             uid: 0x1_2345,
             gid: 0x2_3456,
+            projid: 0,
             nlink: 3,
             size: 0x1_0000_0007,
             sectors: 0x1_0000_0008,

@@ -19,6 +19,7 @@ pub mod inode;
 mod kept_sum;
 pub mod mmp;
 pub(crate) mod name_hash;
+pub mod quota;
 pub mod superblock;
 pub mod xattr;
 

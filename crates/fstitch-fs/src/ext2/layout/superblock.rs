@@ -9,6 +9,7 @@ use super::checksum::{CHECKSUM_CRC32C, Sums, is_superblock_right, seal_superbloc
 use super::feature::{Features, compat, incompat, ro_compat};
 use super::field::{Field, fields};
 use super::group::DESCRIPTOR_SIZE;
+use super::quota::QuotaKind;
 use crate::ext2::num::{high32, idx, low32};
 
 /// Where the superblock starts, in bytes from the volume's start.
@@ -37,6 +38,10 @@ const GROUPS_MAX: u64 = 1 << 29;
 pub const OLD_FIRST_INO: u32 = 11;
 /// The root directory's inode.
 pub const ROOT_INO: u32 = 2;
+/// The inode of the users' quotas.
+pub const USER_QUOTA_INO: u32 = 3;
+/// The inode of the groups' quotas.
+pub const GROUP_QUOTA_INO: u32 = 4;
 /// The inode that holds blocks for growing the descriptor table.
 pub const RESIZE_INO: u32 = 7;
 /// The journal's inode.
@@ -554,6 +559,22 @@ impl Superblock {
     pub const fn is_own_inode(&self, ino: u32) -> bool {
         let hidden = ino == self.orphan_file || ino == self.quota_inodes[2];
         (ino < self.first_ino && ino != ROOT_INO) || (hidden && ino != 0)
+    }
+
+    /// Whether inode `ino` can be the quota file of a kind.
+    #[must_use]
+    pub const fn is_quota_inode(&self, kind: QuotaKind, ino: u32) -> bool {
+        match kind {
+            QuotaKind::User => ino == USER_QUOTA_INO,
+            QuotaKind::Group => ino == GROUP_QUOTA_INO,
+            QuotaKind::Project => ino >= self.first_ino && ino <= self.inodes_count,
+        }
+    }
+
+    /// Whether inode `ino` has somebody's quotas.
+    #[must_use]
+    pub fn has_quotas_in(&self, ino: u32) -> bool {
+        self.features.has_ro_compat(ro_compat::QUOTA) && ino != 0 && self.quota_inodes.contains(&ino)
     }
 
     /// Whether an inode `ino` can be a file's, the root's among them: what names another number is damaged.

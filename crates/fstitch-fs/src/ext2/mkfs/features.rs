@@ -59,8 +59,12 @@ pub struct MkfsFeatures {
     pub extra_isize: bool,
     /// Blocks are taken in clusters. Needs `extent`.
     pub bigalloc: bool,
+    /// What users and groups have is counted, and limited. Changing such a volume needs a journal.
+    pub quota: bool,
     /// All metadata have checksums.
     pub metadata_csum: bool,
+    /// Inodes belong to projects; with `quota`, what these have is counted too. Needs inodes of 256 bytes or more.
+    pub project: bool,
 }
 
 /// A feature: its name, where it is switched here, and its bit.
@@ -85,7 +89,7 @@ impl Word {
 }
 
 /// Everything that we can make, in the order of the bits.
-const KNOWN: [Known; 26] = [
+const KNOWN: [Known; 28] = [
     ("has_journal", |f| &mut f.has_journal, Word::Compat(compat::HAS_JOURNAL)),
     ("ext_attr", |f| &mut f.ext_attr, Word::Compat(compat::EXT_ATTR)),
     ("resize_inode", |f| &mut f.resize_inode, Word::Compat(compat::RESIZE_INODE)),
@@ -110,8 +114,10 @@ const KNOWN: [Known; 26] = [
     ("uninit_bg", |f| &mut f.uninit_bg, Word::RoCompat(ro_compat::UNINIT_BG)),
     ("dir_nlink", |f| &mut f.dir_nlink, Word::RoCompat(ro_compat::DIR_NLINK)),
     ("extra_isize", |f| &mut f.extra_isize, Word::RoCompat(ro_compat::EXTRA_ISIZE)),
+    ("quota", |f| &mut f.quota, Word::RoCompat(ro_compat::QUOTA)),
     ("bigalloc", |f| &mut f.bigalloc, Word::RoCompat(ro_compat::BIGALLOC)),
     ("metadata_csum", |f| &mut f.metadata_csum, Word::RoCompat(ro_compat::METADATA_CSUM)),
+    ("project", |f| &mut f.project, Word::RoCompat(ro_compat::PROJECT)),
 ];
 
 impl MkfsFeatures {
@@ -142,7 +148,9 @@ impl MkfsFeatures {
         dir_nlink: false,
         extra_isize: false,
         bigalloc: false,
+        quota: false,
         metadata_csum: false,
+        project: false,
     };
 
     /// Those of ext2: what all kinds have.
@@ -257,6 +265,15 @@ impl MkfsFeatures {
         if self.inline_data && inode_size < 256 {
             return refuse("feature inline_data with inodes of 128 bytes");
         }
+        if self.project && inode_size < 256 {
+            return refuse("feature project with inodes of 128 bytes");
+        }
+        if self.quota && self.ea_inode {
+            return refuse("features quota and ea_inode at once");
+        }
+        if self.quota && self.bigalloc {
+            return refuse("features quota and bigalloc at once");
+        }
         if self.meta_bg && self.resize_inode {
             return refuse(
                 "features meta_bg and resize_inode at once: `^resize_inode` switches the latter off",
@@ -312,6 +329,8 @@ mod tests {
             ("^has_journal,fast_commit", "fast_commit"),
             ("^extent", "64bit"),
             ("^extent,^64bit,bigalloc", "bigalloc"),
+            ("quota,ea_inode", "quota"),
+            ("quota,bigalloc", "quota"),
             ("meta_bg", "resize_inode"),
         ] {
             let mut features = MkfsFeatures::EXT4;

@@ -4,7 +4,7 @@ use fstitch_core::{Le, Timestamp};
 
 use super::layout::Places;
 use super::options::MkfsOptions;
-use super::plan::{FIRST_INO, ORPHAN_INO, Plan};
+use super::plan::{FIRST_INO, Plan};
 use super::{index, narrow, short};
 use crate::ext2::layout::checksum::{
     CHECKSUM_CRC32C, DIRECTORY_TAIL, InodeSums, ORPHAN_MAGIC, ORPHAN_TAIL, Sums, crc, place,
@@ -14,7 +14,8 @@ use crate::ext2::layout::dirent::rec_len_field;
 use crate::ext2::layout::group::GroupDescriptor;
 use crate::ext2::layout::inode::I_FLAGS;
 use crate::ext2::layout::superblock::{
-    S_BACKUP_BGS, S_CHECKSUM_SEED, S_CHECKSUM_TYPE, S_DESC_SIZE, S_LOG_GROUPS_PER_FLEX, S_ORPHAN_FILE_INUM,
+    S_BACKUP_BGS, S_CHECKSUM_SEED, S_CHECKSUM_TYPE, S_DESC_SIZE, S_GRP_QUOTA_INUM, S_LOG_GROUPS_PER_FLEX,
+    S_ORPHAN_FILE_INUM, S_PRJ_QUOTA_INUM, S_USR_QUOTA_INUM,
 };
 
 /// Bytes of the superblock.
@@ -124,8 +125,12 @@ fn later_fields(raw: &mut [u8], plan: &Plan) {
             Le::put_u32(raw, S_BACKUP_BGS + 4 * i, narrow(group));
         }
     }
+    let fields = [S_USR_QUOTA_INUM, S_GRP_QUOTA_INUM, S_PRJ_QUOTA_INUM];
+    for (field, ino) in fields.into_iter().zip(plan.quota_inodes()) {
+        field.put(raw, ino);
+    }
     if plan.features.orphan_file {
-        S_ORPHAN_FILE_INUM.put(raw, ORPHAN_INO);
+        S_ORPHAN_FILE_INUM.put(raw, plan.orphan_ino());
     }
 }
 
@@ -270,7 +275,7 @@ pub(super) fn orphan_block(plan: &Plan, sums: Sums, block: u64) -> Vec<u8> {
     let mut raw = vec![0; index(plan.block_size)];
     let at = raw.len() - ORPHAN_TAIL;
     Le::put_u32(&mut raw, at, ORPHAN_MAGIC);
-    if let Some(sum) = sums.of_inode(ORPHAN_INO, 0).orphan_block(block, &raw) {
+    if let Some(sum) = sums.of_inode(plan.orphan_ino(), 0).orphan_block(block, &raw) {
         place(&mut raw, sum);
     }
     raw

@@ -45,6 +45,9 @@ pub struct MkfsOptions {
     pub revision: u32,
     /// `-O`.
     pub features: MkfsFeatures,
+    /// `-E quotatype=`: with `quota`, for whom usage is counted (users, groups, projects); by default users and groups, and projects if
+    /// there are any.
+    pub quota_types: Option<[bool; 3]>,
     /// `-G`: with `flex_bg`, how many groups have their bitmaps and tables together; a power of two, 16 by default.
     pub groups_per_flex: Option<u32>,
     /// `-j`, and `-J size=`.
@@ -80,6 +83,7 @@ impl MkfsOptions {
             reserved_percent: 5,
             revision: 1,
             features: MkfsFeatures::default(),
+            quota_types: None,
             groups_per_flex: None,
             journal: MkfsJournal::None,
             root_owner: (0, 0),
@@ -127,6 +131,7 @@ impl MkfsOptions {
                 "stripe_width" | "stripe-width" => {
                     self.stripe_width = value.parse().map_err(|_| bad())?;
                 }
+                "quotatype" => self.quota_types = Some(quota_types(value).ok_or_else(bad)?),
                 "discard" => self.discard = true,
                 "nodiscard" => self.discard = false,
                 "lazy_itable_init" | "lazy_journal_init" | "resize" => {}
@@ -135,6 +140,16 @@ impl MkfsOptions {
         }
         Ok(())
     }
+}
+
+/// The kinds in a list such as `usrquota:grpquota`.
+fn quota_types(list: &str) -> Option<[bool; 3]> {
+    let mut types = [false; 3];
+    for word in list.split(':') {
+        let at = ["usrquota", "grpquota", "prjquota"].iter().position(|known| *known == word)?;
+        types[at] = true;
+    }
+    Some(types)
 }
 
 #[cfg(test)]
@@ -154,6 +169,9 @@ mod tests {
         options.apply_extended("root_owner=7:8,stride=4,lazy_itable_init=1,discard").unwrap();
         assert_eq!((options.root_owner, options.stride, options.discard), ((7, 8), 4, true));
         assert!(options.apply_extended("stride=x").is_err());
+        options.apply_extended("quotatype=prjquota:usrquota").unwrap();
+        assert_eq!(options.quota_types, Some([true, false, true]));
+        assert!(options.apply_extended("quotatype=usrquota:").is_err());
         assert!(options.apply_extended("wings").is_err());
     }
 }

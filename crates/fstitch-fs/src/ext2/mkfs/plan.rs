@@ -1,14 +1,16 @@
 //! Where everything of a new volume goes: pure arithmetic, no device.
 
+use fstitch_core::num::to_u64;
 use fstitch_core::{Error, Result};
 
 use super::features::MkfsFeatures;
 use super::options::{MkfsJournal, MkfsOptions};
+use crate::ext2::layout::superblock::{GROUP_QUOTA_INO, USER_QUOTA_INO};
 
 /// The first inode that is not reserved; it becomes lost+found.
 pub(super) const FIRST_INO: u32 = 11;
-/// The inode of the orphan file, where there is one.
-pub(super) const ORPHAN_INO: u32 = 12;
+/// Blocks of a new volume's quota file at most: of 1024 bytes.
+const QUOTA_BLOCKS_MAX: u64 = 10;
 /// Groups whose bitmaps and tables lie together, unless another number was asked for.
 const GROUPS_PER_FLEX: u64 = 16;
 /// The most of them: more has no use, and the format counts them in its own way.
@@ -52,6 +54,8 @@ pub(super) struct Plan {
     /// Groups whose structures lie together: 1 without `flex_bg`.
     pub(super) groups_per_flex: u64,
     pub(super) features: MkfsFeatures,
+    /// For whom usage is counted.
+    pub(super) quotas: [bool; 3],
     pub(super) revision: u32,
 }
 
@@ -128,6 +132,7 @@ impl Plan {
             lost_found_blocks: 0,
             groups_per_flex: Self::groups_per_flex(options, &features)?,
             features,
+            quotas: Self::quotas(options, &features)?,
             revision: options.revision,
         };
         // As mke2fs: no more inodes than clusters, unless somebody wants so.
@@ -184,6 +189,19 @@ impl Plan {
         }
     }
 
+    /// For whom usage is counted.
+    fn quotas(options: &MkfsOptions, features: &MkfsFeatures) -> Result<[bool; 3]> {
+        match (features.quota, options.quota_types) {
+            (false, Some(_)) => refuse("types of quotas without feature quota"),
+            (false, None) => Ok([false; 3]),
+            (true, None) => Ok([true, true, features.project]),
+            (true, Some([_, _, true])) if !features.project => {
+                refuse("quotas of projects without feature project")
+            }
+            (true, Some(types)) => Ok(types),
+        }
+    }
+
     fn groups_per_flex(options: &MkfsOptions, features: &MkfsFeatures) -> Result<u64> {
         match options.groups_per_flex.map(u64::from) {
             _ if !features.flex_bg && options.groups_per_flex.is_some() => {
@@ -225,7 +243,9 @@ impl Plan {
         let free = self.free_without_files();
         // The orphan file's map may take a block as well.
         let orphans = if self.features.orphan_file { self.orphan_blocks() + 1 } else { 0 };
-        let fixed = 1 + u64::from(self.features.resize_inode) + orphans;
+        let kinds = to_u64(self.quotas.iter().filter(|&&counted| counted).count());
+        let quotas = kinds * (QUOTA_BLOCKS_MAX * 1024).div_ceil(self.block_size);
+        let fixed = 1 + u64::from(self.features.resize_inode) + orphans + quotas;
         if free <= fixed {
             return refuse(format!("a volume of {} blocks is too small", self.blocks));
         }
@@ -349,7 +369,23 @@ impl Plan {
 
     /// How many of the first inodes are in use.
     pub(super) fn used_inodes(&self) -> u64 {
-        u64::from(if self.features.orphan_file { ORPHAN_INO } else { FIRST_INO })
+        u64::from(self.project_quota_ino()) + u64::from(self.features.orphan_file)
+    }
+
+    /// The inode of the projects' quotas, or the last one before it.
+    fn project_quota_ino(&self) -> u32 {
+        FIRST_INO + u32::from(self.quotas[2])
+    }
+
+    /// The inode of the orphan file, where there is one.
+    pub(super) fn orphan_ino(&self) -> u32 {
+        self.project_quota_ino() + 1
+    }
+
+    /// The inodes of quotas, 0 for those that there are not.
+    pub(super) fn quota_inodes(&self) -> [u32; 3] {
+        let inodes = [USER_QUOTA_INO, GROUP_QUOTA_INO, self.project_quota_ino()];
+        std::array::from_fn(|kind| if self.quotas[kind] { inodes[kind] } else { 0 })
     }
 
     /// All inodes.

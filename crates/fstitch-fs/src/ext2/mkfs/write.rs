@@ -8,15 +8,18 @@ use fstitch_core::{BlockDevice, BlockKind, BlockNo, Error, Result};
 use super::image::{self, GroupUse, NewFile, SUPER_OFFSET, SUPER_SIZE};
 use super::layout::Layout;
 use super::options::MkfsOptions;
-use super::plan::{FIRST_INO, ORPHAN_INO, Plan};
+use super::plan::{FIRST_INO, Plan};
 use super::space::Space;
 use super::{index, narrow, resize};
 use crate::ext2::layout::checksum::{Sums, seal_superblock};
 use crate::ext2::layout::group::{BLOCK_UNINIT, INODE_UNINIT, INODE_ZEROED};
 use crate::ext2::layout::inode::EXTENTS_FL;
+use crate::ext2::layout::quota::{Dquot, Header, QuotaKind};
 use crate::ext2::layout::superblock::{S_MMP_BLOCK, S_MMP_INTERVAL};
 use crate::ext2::mmp;
 use crate::ext2::newmap::{NewMap, Shape};
+use crate::ext2::quota::tree::build;
+use crate::ext2::quota::{FILE_FLAGS, FILE_MODE};
 use crate::ext2::view::BlockView;
 
 /// Bytes of zeros written at once.
@@ -137,6 +140,7 @@ impl<'a> Writer<'a> {
         self.staged.insert(map.data[0], bytes);
         let root = NewFile { owner: self.options.root_owner, ..self.new_file((0o040_755, 3), &map) };
         self.put_inode(ROOT_INO, &root);
+        let mut charged = vec![(root.owner, root.sectors)];
 
         let map = self.allocate_file(FIRST_INO, plan.lost_found_blocks)?;
         for (i, &at) in map.data.iter().enumerate() {
@@ -146,13 +150,16 @@ impl<'a> Writer<'a> {
             };
             self.staged.insert(at, bytes);
         }
-        self.put_inode(FIRST_INO, &self.new_file((0o040_700, 2), &map));
+        let lost_found = self.new_file((0o040_700, 2), &map);
+        charged.push((lost_found.owner, lost_found.sectors));
+        self.put_inode(FIRST_INO, &lost_found);
 
         if plan.features.resize_inode {
             let root = self.allocate_one()?;
             let file = resize::build(plan, root, &mut self.staged);
             self.put_inode(RESIZE_INO, &file);
         }
+        self.lay_out_quotas(&charged)?;
         if plan.features.orphan_file {
             self.lay_out_orphan_file()?;
         }
@@ -166,13 +173,41 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
+    /// Stages the files of quotas of those who have been `charged`: owner and group, sectors of an inode.
+    fn lay_out_quotas(&mut self, charged: &[((u32, u32), u32)]) -> Result<()> {
+        for (kind, ino) in QuotaKind::ALL.into_iter().zip(self.plan.quota_inodes()) {
+            if ino == 0 {
+                continue;
+            }
+            let mut entries: BTreeMap<u32, Dquot> = BTreeMap::new();
+            for &((uid, gid), sectors) in charged {
+                let entry = entries.entry([uid, gid, 0][kind.index()]).or_default();
+                entry.inodes += 1;
+                entry.space += u64::from(sectors) * 512;
+            }
+            let contents = build(kind, &Header::EMPTY, &entries)?;
+            let unit = index(self.plan.block_size);
+            let map = self.allocate_file(ino, to_u64(contents.len().div_ceil(unit)))?;
+            for (part, &block) in contents.chunks(unit).zip(&map.data) {
+                let mut bytes = part.to_vec();
+                bytes.resize(unit, 0);
+                self.staged.insert(block, bytes);
+            }
+            let file = self.new_file((FILE_MODE, 1), &map);
+            let (size, flags) = (to_u64(contents.len()), file.flags | FILE_FLAGS);
+            self.put_inode(ino, &NewFile { size, flags, ..file });
+        }
+        Ok(())
+    }
+
     fn lay_out_orphan_file(&mut self) -> Result<()> {
-        let map = self.allocate_file(ORPHAN_INO, self.plan.orphan_blocks())?;
+        let ino = self.plan.orphan_ino();
+        let map = self.allocate_file(ino, self.plan.orphan_blocks())?;
         for &block in &map.data {
             let bytes = image::orphan_block(self.plan, self.sums, block);
             self.staged.insert(block, bytes);
         }
-        self.put_inode(ORPHAN_INO, &self.new_file((0o100_600, 1), &map));
+        self.put_inode(ino, &self.new_file((0o100_600, 1), &map));
         Ok(())
     }
 

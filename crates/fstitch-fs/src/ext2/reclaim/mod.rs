@@ -288,7 +288,7 @@ impl Ext2 {
                 return self.free_inode_no(found.ino, false, FreedAfter::Nothing).map(drop);
             }
             let mut inode = self.load_any(no)?;
-            self.end_inode(&mut inode, &[]).map(drop)
+            self.charged(&mut inode, |inode| self.end_inode(inode, &[]))
         })?;
         done.inodes += 1;
         Ok(())
@@ -321,11 +321,12 @@ impl Ext2 {
                 return Ok(());
             }
             if found.beyond_end {
-                self.detach_range(inode, end, u64::MAX, &[])?;
+                self.charged(inode, |inode| self.detach_range(inode, end, u64::MAX, &[]))?;
             }
             if found.beyond_end || wrong_sectors {
                 let blocks = self.count_blocks(found.ino, &inode.disk)?;
-                self.set_sectors(inode, u64::from(blocks) * self.sectors_per_block())?;
+                let sectors = u64::from(blocks) * self.sectors_per_block();
+                self.charged(inode, |inode| self.set_sectors(inode, sectors))?;
                 corrected += 1;
             }
             if high_links && names > 0 {

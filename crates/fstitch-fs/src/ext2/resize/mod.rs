@@ -79,13 +79,18 @@ pub fn resize(
         return refuse("resizing a volume with feature bigalloc".into());
     }
     let is_smaller = blocks < old.blocks_count;
-    let inside = Features { incompat: old.features.incompat & HOLDING_NUMBERS, ..Features::default() };
-    if is_smaller && inside != Features::default() {
-        return refuse(format!("shrinking a volume with feature {}", inside.all_names().join(", ")));
-    }
+    let inside = Features {
+        incompat: old.features.incompat & HOLDING_NUMBERS,
+        // The files of quotas would be charged for while they move.
+        ro_compat: old.features.ro_compat & ro_compat::QUOTA,
+        ..Features::default()
+    };
     let read_only = old.features.read_only_because();
     if is_smaller && !read_only.is_empty() {
         return refuse(format!("shrinking a volume with feature {}", read_only.join(", ")));
+    }
+    if is_smaller && inside != Features::default() {
+        return refuse(format!("shrinking a volume with feature {}", inside.all_names().join(", ")));
     }
     if needs_recovery(device)? || old.state & (STATE_VALID | STATE_ERROR) != STATE_VALID {
         return refuse("resizing a volume that is not clean: check it first".into());

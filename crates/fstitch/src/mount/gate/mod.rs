@@ -320,6 +320,7 @@ impl FileSystem for Gate {
         getxattr(ino: InodeNo, name: &[u8]) -> Vec<u8>;
         listxattr(ino: InodeNo) -> Vec<Vec<u8>>;
         flags(ino: InodeNo) -> InodeFlags;
+        project(ino: InodeNo) -> u32;
     }
 
     changes! {
@@ -329,6 +330,7 @@ impl FileSystem for Gate {
         setxattr(caller: &Caller, ino: InodeNo, name: &[u8], value: &[u8], mode: XattrSetMode) -> ();
         removexattr(caller: &Caller, ino: InodeNo, name: &[u8]) -> ();
         set_flags(caller: &Caller, ino: InodeNo, flags: InodeFlags) -> ();
+        set_project(caller: &Caller, ino: InodeNo, project: u32) -> ();
     }
 
     makes! {
