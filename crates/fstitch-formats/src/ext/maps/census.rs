@@ -53,7 +53,9 @@ pub(super) fn take(raw: &Raw<'_>) -> Result<Vec<Stretch>> {
     for group in 0..raw.shape.group_count() {
         let at = raw.group(group)?;
         let start = raw.shape.head_of(group);
-        let head = (raw.shape.group_start(group) + raw.shape.group_overhead(group)).saturating_sub(start);
+        // In the first group a boot block may come before it.
+        let before = u32::try_from(start - raw.shape.group_start(group)).unwrap_or(0);
+        let head = raw.shape.group_overhead(group).saturating_sub(before);
         if head > 0 {
             found.add(start, 1, BlockKind::Superblock);
             found.add(start + 1, head - 1, BlockKind::GroupDescriptor);

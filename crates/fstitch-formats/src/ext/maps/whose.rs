@@ -113,7 +113,9 @@ impl Found {
 /// What lies where the superblock and the descriptors say.
 fn structures(raw: &Raw<'_>, group: u32, at: &GroupDescriptor, found: &mut Found) {
     let start = raw.shape.head_of(group);
-    let head = (raw.shape.group_start(group) + raw.shape.group_overhead(group)).saturating_sub(start);
+    // In the first group a boot block may come before it.
+    let before = u32::try_from(start - raw.shape.group_start(group)).unwrap_or(0);
+    let head = raw.shape.group_overhead(group).saturating_sub(before);
     if head > 0 {
         found.take((start, 1), Role::Superblock, group);
         let in_use = raw.shape.descriptor_blocks().min(head - 1);
