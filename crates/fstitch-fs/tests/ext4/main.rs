@@ -7,6 +7,7 @@ mod fast;
 mod features;
 mod inline;
 mod kernel;
+mod large;
 mod names;
 mod resize;
 mod shifts;
