@@ -365,6 +365,22 @@ impl Ext2 {
         Run { start, count: count << self.sb.log_cluster, bits, reuse }
     }
 
+    /// What new contents of blocks must come after that somebody has taken, and not filled yet.
+    pub(super) fn reuse_of(&self, start: u64, count: u64) -> Result<PatchIds> {
+        let (mut at, end) = (start, start + count);
+        let mut reuse = PatchIds::new();
+        while at < end {
+            let no = self.sb.group_of(at);
+            let first = self.sb.group_start(no);
+            let stop = end.min(first + u64::from(self.sb.group_blocks(no)));
+            let open = self.open_group(no, Map::Blocks)?;
+            let bits = self.sb.bit_of(at)..self.sb.clusters(low32(stop - first));
+            reuse.extend(open.state.pending_blocks.reuse(bits.start, bits.end));
+            at = stop;
+        }
+        Ok(reuse)
+    }
+
     /// Gives back blocks that were taken and never pointed at.
     pub(super) fn give_back_run(&self, run: &Run) {
         // Failing to read the bitmap again leaks the blocks, which is lawful; the next operation reports it.

@@ -59,13 +59,13 @@ impl Ext2 {
     fn mapped_cluster(&self, inode: &Inode, of_file: u64) -> Result<Option<u64>> {
         let first = of_file << self.sb.log_cluster;
         let end = first + u64::from(self.sb.cluster_blocks());
-        let (at, extent) = match self.find_extent(inode, first)? {
-            Found::In(extent) => (first, extent),
-            Found::HoleTo(next) if next < end => match self.find_extent(inode, next)? {
-                Found::In(extent) => (next, extent),
+        let mut at = first;
+        let extent = loop {
+            match self.find_extent(inode, at)? {
+                Found::In(extent) => break extent,
+                Found::HoleTo(next) if next < end && next > at => at = next,
                 Found::HoleTo(_) => return Ok(None),
-            },
-            Found::HoleTo(_) => return Ok(None),
+            }
         };
         let block = extent.at(small(idx64(at)));
         let place = u64::from(self.place_in_cluster(at));
@@ -99,8 +99,10 @@ impl Ext2 {
         let place = self.place_in_cluster(index);
         if let Some(start) = self.own_cluster(inode, self.file_cluster(index))? {
             let count = want.min(self.sb.cluster_blocks() - place);
-            let run =
-                Run { start: start + u64::from(place), count, bits: PatchIds::new(), reuse: PatchIds::new() };
+            let start = start + u64::from(place);
+            // The cluster may be one that another file had a moment ago.
+            let reuse = self.reuse_of(start, u64::from(count))?;
+            let run = Run { start, count, bits: PatchIds::new(), reuse };
             return Ok(Taken { run, is_new: false });
         }
         let mut want = want;
@@ -202,7 +204,15 @@ impl Ext2 {
             if from >= end {
                 continue;
             }
-            let start = lost.start - u64::from(self.place_in_cluster(first));
+            let start = lost.start.checked_sub(u64::from(self.place_in_cluster(first)));
+            let Some(start) =
+                start.filter(|&start| self.sb.cluster_start(self.sb.cluster_of(start)) == start)
+            else {
+                // What is around it may be somebody else's: it leaks.
+                let problem = format!("file block {first} at {}: across its cluster", lost.start);
+                removal.failed.get_or_insert(inode.damaged(problem));
+                continue;
+            };
             let blocks = |clusters: u64| clusters << self.sb.log_cluster;
             // A volume may end in the midst of its last cluster.
             let start = start + blocks(from - head);

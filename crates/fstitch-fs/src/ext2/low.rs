@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use fstitch_core::{
-    Attr, Caller, CheckReport, DirEntry, FileKind, InodeFlags, InodeNo, Result, StatFs, XattrSetMode,
+    Attr, BlockNo, Caller, CheckReport, DirEntry, FileKind, InodeFlags, InodeNo, Result, StatFs, XattrSetMode,
 };
 use fstitch_patch::{Cache, PatchId, PatchIds};
 
@@ -116,7 +116,16 @@ impl LowLevelFs for Ext2 {
 
     fn attach(&self, inode: &mut Inode, allocation: Allocation, contents: &[PatchId]) -> Result<PatchIds> {
         inode.ahead = inode.ahead.saturating_sub(allocation.count);
-        self.charged(inode, |inode| self.attach_run(inode, allocation, contents))
+        let mut taken = Some(allocation);
+        let attached = self.charged(inode, |inode| match taken.take() {
+            Some(allocation) => self.attach_run(inode, allocation, contents),
+            None => unreachable!("it is done once"),
+        });
+        // Where nobody can be charged it was not begun.
+        if let Some(allocation) = taken {
+            self.give_back_allocation(inode, allocation);
+        }
+        attached
     }
 
     fn give_back(&self, inode: &mut Inode, allocation: Allocation) {
@@ -141,6 +150,10 @@ impl LowLevelFs for Ext2 {
 
     fn prepare_written(&self, inode: &mut Inode, index: u64, count: u64) -> Result<Range<u64>> {
         self.charged(inode, |inode| self.prepare_extent_written(inode, index, count))
+    }
+
+    fn unwritten_reuse(&self, start: BlockNo, count: u64) -> Result<PatchIds> {
+        self.reuse_of(start.get(), count)
     }
 
     fn mark_written(&self, inode: &mut Inode, range: Range<u64>, contents: &[PatchId]) -> Result<PatchIds> {
@@ -205,8 +218,11 @@ impl LowLevelFs for Ext2 {
     }
 
     fn name_blocks(&self) -> usize {
-        let charged = if self.quotas.is_some() { CHARGED_BLOCKS } else { 0 };
-        NAME_BLOCKS + charged + if self.keeps_indexes() { SPLIT_BLOCKS } else { 0 }
+        NAME_BLOCKS + if self.keeps_indexes() { SPLIT_BLOCKS } else { 0 }
+    }
+
+    fn counted_blocks(&self) -> usize {
+        if self.quotas.is_some() { CHARGED_BLOCKS } else { 0 }
     }
 
     fn owner_blocks(&self) -> usize {

@@ -285,6 +285,10 @@ pub trait LowLevelFs: Send + Sync + 'static {
         let _ = inode;
         None
     }
+    /// What every step dirties at most beside what else it does: where it is counted what users and groups have.
+    fn counted_blocks(&self) -> usize {
+        0
+    }
     /// What giving an inode owners who have nothing yet may dirty beside the inode.
     fn owner_blocks(&self) -> usize {
         0
@@ -395,6 +399,12 @@ pub trait LowLevelFs: Send + Sync + 'static {
     fn prepare_written(&self, inode: &mut Self::Inode, index: u64, count: u64) -> Result<Range<u64>> {
         let _ = (inode, index, count);
         Err(Errno::OPNOTSUPP.into())
+    }
+    /// What new contents of `count` blocks from `start` on, which are a file's and were never written, must come after: the clearing of
+    /// pointers that another file had to them.
+    fn unwritten_reuse(&self, start: BlockNo, count: u64) -> Result<PatchIds> {
+        let _ = (start, count);
+        Ok(PatchIds::new())
     }
     /// The same blocks were filled: they have contents from now on, after `contents`. Returns the pointer patches.
     fn mark_written(

@@ -82,6 +82,8 @@ pub struct Uhfs<L: LowLevelFs> {
 /// A change under way: it holds the gate open, and where a journal is kept its current step is in one transaction.
 pub(super) struct Change<'a> {
     cache: &'a Cache,
+    /// What each step dirties beside what it says: whose the changed inodes are is counted.
+    counted: usize,
     step: RefCell<Option<Handle<'a>>>,
     /// The step under way has room for all of the operation.
     whole: Cell<bool>,
@@ -102,6 +104,7 @@ impl Change<'_> {
             return Ok(());
         }
         self.pause();
+        let blocks = blocks + self.counted;
         let bytes = contents + blocks * self.cache.block_size();
         let step = if self.begun.get() {
             self.cache.reserve(bytes)?;
@@ -216,7 +219,14 @@ impl<L: LowLevelFs> Uhfs<L> {
         }
         self.mark_in_use()?;
         let (step, whole, begun) = (RefCell::new(None), Cell::new(false), Cell::new(false));
-        let change = Change { cache: self.cache(), step, whole, begun, _gate: gate };
+        let change = Change {
+            cache: self.cache(),
+            counted: self.low.counted_blocks(),
+            step,
+            whole,
+            begun,
+            _gate: gate,
+        };
         if blocks > 0 {
             change.reserve(0, blocks)?;
         }

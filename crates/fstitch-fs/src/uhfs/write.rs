@@ -309,7 +309,8 @@ impl<L: LowLevelFs> Uhfs<L> {
             Some(start) if !extent.written => {
                 let range = self.low.prepare_written(state.inode_mut(), index, extent.count)?;
                 let first = BlockNo(start.get() + range.start - index);
-                let place = NewBlocks { range: range.clone(), start: first, reuse: &PatchIds::new() };
+                let reuse = self.low.unwritten_reuse(first, range.end - range.start)?;
+                let place = NewBlocks { range: range.clone(), start: first, reuse: &reuse };
                 let contents = self.init_blocks(state, fill, &place)?;
                 let pointers = self.low.mark_written(state.inode_mut(), range.clone(), &contents)?;
                 self.note_pointers(state, &pointers, contents);

@@ -4,6 +4,7 @@ use std::process::Command;
 
 use fstitch_core::num::to_usize;
 use fstitch_core::{MemDevice, Timestamp};
+use fstitch_fs::ext2::check::check_ext2;
 use fstitch_fs::ext2::mkfs::{MkfsFeatures, MkfsJournal, MkfsOptions, mkfs};
 
 use crate::support::{Scratch, SparseFile, e2fsck, e2fsck_image, have, run};
@@ -330,6 +331,49 @@ fn volumes_with_clusters_of_any_size_are_sound() {
         let refused = mkfs(&device, &options, &mut |_, _| {}).expect_err(named).to_string();
         assert!(refused.contains(named), "{refused}");
     }
+}
+
+/// What prevents a mistake here: a half of a number that is not written, of which nothing is seen below 2^32 blocks.
+#[test]
+fn volumes_of_more_blocks_than_32_bits_count_are_those_of_mke2fs() {
+    if !have("mke2fs") || !have("dumpe2fs") || !have("e2fsck") {
+        return;
+    }
+    let scratch = Scratch::new("mkfs4-larger");
+    let probe = std::fs::File::create(scratch.path("probe")).expect("a file");
+    if let Err(error) = probe.set_len(17 << 40) {
+        println!("skipped: no file of 17 TiB here: {error}");
+        return;
+    }
+    let kib = 17 << 30;
+    as_mke2fs(&scratch, kib, &MkfsOptions { groups_per_flex: Some(256), ..options() }, &["-G", "256"]);
+    // So many descriptors that each copy of them would take a group.
+    let small = MkfsOptions {
+        block_size: Some(1024),
+        groups_per_flex: Some(1024),
+        bytes_per_inode: Some(1 << 20),
+        journal: MkfsJournal::Blocks(4096),
+        device_is_zero: true,
+        ..options()
+    };
+    let path = scratch.path("ours");
+    let device = SparseFile::create(&path, 4096, (4 << 40) + (1 << 36));
+    let made = mkfs(&device, &small, &mut |_, _| {}).expect("a volume");
+    assert!(made.blocks > 1 << 32);
+    let (_, said) = run("dumpe2fs", &["-h", path.to_str().expect("plain")]);
+    let features = said.lines().find(|line| line.starts_with("Filesystem features:")).expect("a line");
+    assert!(features.contains("meta_bg") && !features.contains("resize_inode"), "{features}");
+    let (code, said) = e2fsck(&path);
+    assert_eq!(code, 0, "{said}");
+    let report = check_ext2(&SparseFile::open(&path, 1024)).expect("a volume");
+    assert_eq!(report.total, 0, "{:#?}", report.findings);
+    // What pointers of 32 bits must reach is refused by name.
+    let refused = mkfs(
+        &device,
+        &MkfsOptions { block_size: Some(1024), ..with_features("^64bit,^extent") },
+        &mut |_, _| {},
+    );
+    assert!(refused.is_err_and(|error| error.to_string().contains("64bit")));
 }
 
 /// A mount by the kernel, taken away with the value.

@@ -83,6 +83,13 @@ impl SparseFile {
         Self { file, geometry: Geometry { block_size, block_count, atomic_size: 512 } }
     }
 
+    /// One that there is.
+    pub fn open(path: &Path, block_size: u32) -> Self {
+        let file = File::options().read(true).write(true).open(path).expect("a file");
+        let block_count = file.metadata().expect("its length").len() / u64::from(block_size);
+        Self { file, geometry: Geometry { block_size, block_count, atomic_size: 512 } }
+    }
+
     fn at(&self, block: BlockNo) -> u64 {
         block.get() * u64::from(self.geometry.block_size)
     }

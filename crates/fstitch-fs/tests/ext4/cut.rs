@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use fstitch_core::{
-    BlockDevice, BlockKind, BlockNo, BlockRead, BlockWrite, Error, Geometry, IoOp, MemDevice, Result, Seed,
+    BlockDevice, BlockKind, BlockNo, BlockRead, BlockWrite, Error, Geometry, IoOp, Result, Seed,
 };
 
 /// Whether `FSTITCH_CUTS` asks for all cuts instead of the sample that is taken by default: minutes, as each copies an image or four.
@@ -15,7 +15,7 @@ pub fn is_thorough() -> bool {
 
 /// A device whose power fails after so many writes of a block.
 pub struct Cut<'d> {
-    below: &'d MemDevice,
+    below: &'d dyn BlockDevice,
     left: AtomicUsize,
 }
 
@@ -51,12 +51,12 @@ impl BlockDevice for Cut<'_> {
 
 impl<'d> Cut<'d> {
     /// The device with so many writes left.
-    pub fn after(below: &'d MemDevice, writes: usize) -> Self {
+    pub fn after(below: &'d dyn BlockDevice, writes: usize) -> Self {
         Self { below, left: AtomicUsize::new(writes) }
     }
 
     /// The device with a power that does not fail, for [`Cut::written`].
-    pub fn never(below: &'d MemDevice) -> Self {
+    pub fn never(below: &'d dyn BlockDevice) -> Self {
         Self::after(below, usize::MAX)
     }
 
@@ -68,7 +68,7 @@ impl<'d> Cut<'d> {
 
 /// A device whose power fails after so many writes of a block, and that has then written only some of those since the last flush, in no order.
 pub struct Lossy<'d> {
-    below: &'d MemDevice,
+    below: &'d dyn BlockDevice,
     state: Mutex<Unflushed>,
 }
 
@@ -83,7 +83,7 @@ struct Unflushed {
 
 impl<'d> Lossy<'d> {
     /// The device with so many writes left.
-    pub fn after(below: &'d MemDevice, left: usize, seed: u64) -> Self {
+    pub fn after(below: &'d dyn BlockDevice, left: usize, seed: u64) -> Self {
         let state = Unflushed { writes: Vec::new(), last: BTreeMap::new(), left, seed: Seed::new(seed) };
         Self { below, state: Mutex::new(state) }
     }

@@ -75,6 +75,17 @@ pub fn tree(scratch: &Scratch, image: &[u8]) -> Option<Tree> {
     Some(tree)
 }
 
+/// Has the kernel's driver work in the volume in a file; `None`, said aloud, where it does not mount.
+pub fn in_place<T>(scratch: &Scratch, image: &Path, work: impl FnOnce(&Path) -> T) -> Option<T> {
+    let mounted = Mounted::new(scratch, image)?;
+    Some(work(&mounted.0))
+}
+
+/// The tree of the volume in a file.
+pub fn tree_in_place(scratch: &Scratch, image: &Path) -> Option<Tree> {
+    in_place(scratch, image, whole)
+}
+
 /// The volume with a directory `many` of so many names, which the kernel has made, and their index.
 pub fn with_names(scratch: &Scratch, image: &[u8], count: usize) -> Option<Vec<u8>> {
     let path = new_path(scratch);

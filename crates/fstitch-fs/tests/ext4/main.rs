@@ -8,6 +8,7 @@ mod fast;
 mod features;
 mod inline;
 mod kernel;
+mod large;
 mod lent;
 mod names;
 mod quota;

@@ -194,6 +194,9 @@ pub struct Features {
     pub ro_compat: u32,
 }
 
+/// The first block that a journal without the feature `64bit` cannot name.
+pub const NARROW_END: u64 = 1 << 32;
+
 /// How a journal protects its blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Checksums {
@@ -311,6 +314,16 @@ pub struct Superblock {
 }
 
 impl Superblock {
+    /// Has block numbers of 64 bits from now on. Nothing may be in the log: who reads it must know which they have.
+    ///
+    /// # Panics
+    /// If there is something in the log.
+    pub fn widen(&mut self) {
+        assert!(self.start == 0, "a log that is in use keeps its numbers");
+        self.is_v2 = true;
+        self.features.incompat |= INCOMPAT_64BIT;
+    }
+
     /// The superblock of an empty journal of version 2 without features: `len` blocks of `block_size` bytes, whose
     /// log starts at block `first`.
     #[must_use]

@@ -10,7 +10,7 @@ use fstitch_core::{
 
 use super::area::Area;
 use super::blocks::Shape;
-use super::format::{SUPERBLOCK_SIZE, Sequence, Superblock};
+use super::format::{NARROW_END, SUPERBLOCK_SIZE, Sequence, Superblock};
 use super::scan::{Scan, Walk};
 use super::writer::{Described, Writer};
 
@@ -209,6 +209,10 @@ impl<'d> Log<'d> {
     /// If the log is not empty, or there are no blocks or more than [`Log::apply_max`].
     pub fn apply(&mut self, blocks: &[(BlockNo, BlockBuf)], now: Timestamp) -> Result<()> {
         assert!(self.is_empty(), "a transaction of its own needs an empty log");
+        if self.home.block_count > NARROW_END && !self.superblock.features.is_wide() {
+            // An empty log is read by nobody, so it may be one of either kind.
+            self.change_superblock(Superblock::widen)?;
+        }
         self.check_transaction(blocks)?;
         let first = self.superblock.first;
         // No flush before the commit block: nobody looks at it before the superblock says so.
@@ -223,6 +227,11 @@ impl<'d> Log<'d> {
     /// If there are none, or more than [`Log::apply_max`].
     pub(super) fn check_transaction(&self, blocks: &[(BlockNo, BlockBuf)]) -> Result<()> {
         assert!(!blocks.is_empty() && blocks.len() <= self.apply_max(), "{} blocks", blocks.len());
+        let is_narrow = !self.superblock.features.is_wide();
+        if let Some((home, _)) = blocks.iter().find(|(home, _)| is_narrow && home.get() >= NARROW_END) {
+            let problem = "a log whose block numbers have 32 bits, and in use, cannot name the block";
+            return Err(Error::corrupt(Structure::Journal, *home, problem));
+        }
         match blocks.iter().find(|(home, _)| !self.may_go_home(home.get())) {
             Some((home, _)) => {
                 let problem = "the block is the journal's own, or beyond the volume";

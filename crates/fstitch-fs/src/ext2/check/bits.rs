@@ -2,37 +2,52 @@
 
 use crate::ext2::num::idx64;
 
-/// A fixed number of bits, all clear at first.
+/// Words of a part.
+const PART: usize = 512;
+/// Bits of a part: as many as blocks of 4 KiB are in a group.
+const PART_BITS: u64 = 64 * 512;
+
+/// A fixed number of bits, all clear at first. Parts without a set bit take no memory: of a volume of 20 TiB that is new, almost all.
 #[derive(Clone, Debug)]
 pub(super) struct Bits {
-    words: Vec<u64>,
+    parts: Vec<Option<Box<[u64; PART]>>>,
     len: u64,
 }
 
 impl Bits {
     /// `len` clear bits.
     pub(super) fn new(len: u64) -> Self {
-        Self { words: vec![0; idx64(len.div_ceil(64))], len }
+        Self { parts: vec![None; idx64(len.div_ceil(PART_BITS))], len }
+    }
+
+    /// The word that has bit `at`.
+    fn word_of(&self, at: u64) -> u64 {
+        let part = self.parts.get(idx64(at / PART_BITS)).and_then(Option::as_ref);
+        part.map_or(0, |part| part[idx64(at % PART_BITS / 64)])
+    }
+
+    fn word_mut(&mut self, at: u64) -> &mut u64 {
+        let part = self.parts[idx64(at / PART_BITS)].get_or_insert_with(|| Box::new([0; PART]));
+        &mut part[idx64(at % PART_BITS / 64)]
     }
 
     /// Whether bit `at` is set; bits beyond the end are clear.
     pub(super) fn get(&self, at: u64) -> bool {
-        at < self.len && self.words[idx64(at / 64)] >> (at % 64) & 1 == 1
+        at < self.len && self.word_of(at) >> (at % 64) & 1 == 1
     }
 
     /// The 64 bits from `at` on, the first one lowest; bits beyond the end are clear.
     pub(super) fn word(&self, at: u64) -> u64 {
-        let word = |at: u64| self.words.get(idx64(at / 64)).copied().unwrap_or(0);
         match at % 64 {
-            0 => word(at),
-            shift => word(at) >> shift | word(at + 64) << (64 - shift),
+            0 => self.word_of(at),
+            shift => self.word_of(at) >> shift | self.word_of(at + 64) << (64 - shift),
         }
     }
 
     /// Sets bit `at`, which must exist; whether it was set before.
     pub(super) fn set(&mut self, at: u64) -> bool {
         assert!(at < self.len, "bit {at} of {}", self.len);
-        let word = &mut self.words[idx64(at / 64)];
+        let word = self.word_mut(at);
         let before = *word >> (at % 64) & 1 == 1;
         *word |= 1 << (at % 64);
         before
@@ -47,20 +62,50 @@ impl Bits {
                 let low = first.max(word * 64) - word * 64;
                 let bits = end.min(word * 64 + 64) - word * 64 - low;
                 let ones = if bits == 64 { u64::MAX } else { (1 << bits) - 1 };
-                (idx64(word), ones << low)
+                (word * 64, ones << low)
             })
         };
-        if masks().any(|(word, mask)| self.words[word] & mask != 0) {
+        if masks().any(|(at, mask)| self.word_of(at) & mask != 0) {
             return false;
         }
-        masks().for_each(|(word, mask)| self.words[word] |= mask);
+        masks().for_each(|(at, mask)| *self.word_mut(at) |= mask);
         true
+    }
+
+    /// Whether none of `count` bits from `first` on is set.
+    pub(super) fn is_clear(&self, first: u64, count: u64) -> bool {
+        let end = first + count;
+        count == 0
+            || (first / PART_BITS..end.div_ceil(PART_BITS)).all(|number| {
+                let Some(Some(part)) = self.parts.get(idx64(number)) else { return true };
+                let bits = number * PART_BITS;
+                let (from, to) = (first.max(bits) - bits, end.min(bits + PART_BITS) - bits);
+                (from / 64..to.div_ceil(64)).all(|word| {
+                    let low = from.max(word * 64) - word * 64;
+                    let high = to.min(word * 64 + 64) - word * 64;
+                    part[idx64(word)] << (64 - high) >> (64 - high + low) == 0
+                })
+            })
+    }
+
+    /// Bytes that it has for its parts.
+    #[cfg(test)]
+    fn memory(&self) -> usize {
+        self.parts.iter().flatten().count() * PART * 8
     }
 }
 
 /// Whether bit `at` of a bitmap block is set.
 pub(super) fn bit(bytes: &[u8], at: usize) -> bool {
     bytes[at / 8] >> (at % 8) & 1 == 1
+}
+
+/// Sets all bits of a bitmap block from `at` on.
+pub(super) fn set_from(bytes: &mut [u8], at: usize) {
+    if let Some(byte) = bytes.get_mut(at / 8) {
+        *byte |= 0xff << (at % 8);
+        bytes[at / 8 + 1..].fill(0xff);
+    }
 }
 
 /// Sets or clears bit `at` of a bitmap block.
@@ -87,10 +132,21 @@ mod tests {
         assert!(runs.set_run(60, 200) && !runs.set_run(259, 5) && !runs.set_run(0, 61));
         assert!(!runs.get(59) && runs.get(60) && runs.get(259) && !runs.get(260));
         assert!(runs.set_run(260, 40) && runs.set_run(0, 60) && runs.set_run(10, 0));
+        let mut large = Bits::new(1 << 33);
+        assert!(!large.set((1 << 33) - 1) && large.set_run(PART_BITS - 10, 20) && !large.get(1 << 32));
+        assert!(large.is_clear(0, PART_BITS - 10) && large.is_clear(PART_BITS + 10, 1 << 32));
+        assert!(!large.is_clear(0, PART_BITS - 9) && !large.is_clear(PART_BITS + 9, 1));
+        assert!(!large.is_clear(PART_BITS - 1, 2) && large.is_clear(77, 0));
+        assert!(large.get((1 << 33) - 1) && large.get(PART_BITS + 9) && !large.get(PART_BITS + 10));
+        assert_eq!((large.word(PART_BITS - 10), large.memory()), ((1 << 20) - 1, 3 * PART * 8));
         let mut block = [0; 4];
         put_bit(&mut block, 11, true);
         assert!(bit(&block, 11) && block == [0, 8, 0, 0]);
         put_bit(&mut block, 11, false);
         assert_eq!(block, [0; 4]);
+        set_from(&mut block, 32);
+        assert_eq!(block, [0; 4]);
+        set_from(&mut block, 11);
+        assert_eq!(block, [0, 0xf8, 0xff, 0xff]);
     }
 }

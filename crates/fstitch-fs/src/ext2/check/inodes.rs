@@ -437,10 +437,13 @@ impl Scan<'_, '_> {
     }
 
     fn foreign_fields(&mut self) {
-        let huge = self.volume.shape.features.has_ro_compat(ro_compat::HUGE_FILE);
+        let features = &self.volume.shape.features;
+        let huge = features.has_ro_compat(ro_compat::HUGE_FILE);
+        let large = features.has_incompat(incompat::BIT64);
         for (field, what) in FOREIGN_FIELDS {
             let value = field.get(self.raw);
-            if value == 0 || (huge && field.offset() == I_BLOCKS_HIGH.offset()) {
+            let is_counted = huge && field.offset() == I_BLOCKS_HIGH.offset();
+            if value == 0 || is_counted || (large && field.offset() == I_FILE_ACL_HIGH.offset()) {
                 continue;
             }
             let text = format!("inode {} has {what} {value:#x}, expected 0", self.ino);

@@ -7,7 +7,7 @@ use super::seals::Map;
 use super::state::{State, USED, Volume};
 use crate::ext2::layout::group::{BG_FREE_BLOCKS_COUNT, BG_FREE_INODES_COUNT, BG_USED_DIRS_COUNT};
 use crate::ext2::layout::superblock::{
-    S_FREE_BLOCKS_COUNT, S_FREE_INODES_COUNT, S_SESSION_MAGIC, S_STATE, STATE_ERROR, STATE_VALID,
+    FREE_BLOCKS, S_FREE_INODES_COUNT, S_SESSION_MAGIC, S_STATE, STATE_ERROR, STATE_VALID,
 };
 use crate::ext2::leftovers::RECORD_SIZE;
 use crate::ext2::num::{idx, small, wide};
@@ -15,8 +15,8 @@ use crate::ext2::num::{idx, small, wide};
 /// Bits that are compared at once.
 const WORD: usize = 64;
 
-/// What the bitmaps of the volume amount to, in clusters and inodes.
-#[derive(Clone, Copy, Debug, Default)]
+/// What the bitmaps of a group amount to, in clusters and inodes.
+#[derive(Clone, Copy, Debug)]
 struct Free {
     blocks: u32,
     inodes: u32,
@@ -24,15 +24,15 @@ struct Free {
 
 /// Checks all bitmaps, then the counters.
 pub(super) fn run(volume: &mut Volume<'_>, state: &mut State) -> Result<()> {
-    let mut total = Free::default();
+    let (mut blocks_free, mut inodes_free) = (0_u64, 0_u32);
     for group in 0..volume.shape.group_count() {
         let blocks = block_bitmap(volume, state, group)?;
         let inodes = inode_bitmap(volume, state, group)?;
-        total.blocks += blocks;
-        total.inodes += inodes;
+        blocks_free += u64::from(blocks);
+        inodes_free += inodes;
         group_counters(volume, state, group, Free { blocks, inodes })?;
     }
-    volume_counters(volume, state, total)
+    volume_counters(volume, state, (blocks_free, inodes_free))
 }
 
 /// One bitmap, as it is and as it should be.
@@ -113,6 +113,11 @@ fn sum(volume: &Volume<'_>, state: &mut State, (group, map): (u32, Map), bytes: 
 }
 
 fn block_bitmap(volume: &Volume<'_>, state: &mut State, group: u32) -> Result<u32> {
+    let (first, count) = (volume.shape.group_start(group), volume.shape.group_blocks(group));
+    if state.used.is_clear(first, u64::from(count)) && volume.is_uninit(group, Map::Blocks)? {
+        // Of a large volume most groups: nothing was ever there, not even metadata.
+        return Ok(count);
+    }
     let mut bytes = vec![0; volume.block_size()];
     volume.read_bitmap(group, Map::Blocks, &mut bytes)?;
     let summed = sum(volume, state, (group, Map::Blocks), &bytes)?;
@@ -150,6 +155,12 @@ fn block_bitmap(volume: &Volume<'_>, state: &mut State, group: u32) -> Result<u3
 }
 
 fn inode_bitmap(volume: &Volume<'_>, state: &mut State, group: u32) -> Result<u32> {
+    let (first, count) = (group * volume.shape.inodes_per_group + 1, volume.shape.inodes_per_group);
+    let known = &state.inodes[idx(first)..idx(first + count)];
+    let is_new = !State::is_reserved(volume, first) && known.iter().all(|&flags| flags == 0);
+    if is_new && volume.is_uninit(group, Map::Inodes)? {
+        return Ok(count);
+    }
     let mut bytes = vec![0; volume.block_size()];
     volume.read_bitmap(group, Map::Inodes, &mut bytes)?;
     let summed = sum(volume, state, (group, Map::Inodes), &bytes)?;
@@ -218,17 +229,17 @@ fn group_counters(volume: &Volume<'_>, state: &mut State, group: u32, free: Free
     Ok(())
 }
 
-fn volume_counters(volume: &mut Volume<'_>, state: &mut State, free: Free) -> Result<()> {
-    let raw = &volume.raw_super;
-    let found = (S_FREE_BLOCKS_COUNT.get(raw), S_FREE_INODES_COUNT.get(raw));
-    let expected = (free.blocks << volume.shape.log_cluster, free.inodes);
+/// `free` counts clusters and inodes.
+fn volume_counters(volume: &mut Volume<'_>, state: &mut State, free: (u64, u32)) -> Result<()> {
+    let expected = (free.0 << volume.shape.log_cluster, free.1);
     let raw = &mut volume.raw_super;
+    let found = (FREE_BLOCKS.get(raw), S_FREE_INODES_COUNT.get(raw));
     let mut changed = false;
     if found != expected {
         let text = format!("the superblock counts {found:?} free blocks and inodes, there are {expected:?}");
         if state.allowed("superblock-counters", text) {
-            S_FREE_BLOCKS_COUNT.put(raw, expected.0);
-            S_FREE_INODES_COUNT.put(raw, free.inodes);
+            FREE_BLOCKS.put(raw, expected.0);
+            S_FREE_INODES_COUNT.put(raw, expected.1);
             changed = true;
         }
     }

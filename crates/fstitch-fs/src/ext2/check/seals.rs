@@ -6,7 +6,7 @@
 
 use fstitch_core::{BlockKind, BlockNo, Result};
 
-use super::bits::put_bit;
+use super::bits::{put_bit, set_from};
 use super::state::Volume;
 use crate::ext2::layout::checksum::{
     self, DIRECTORY_TAIL, InodeSums, has_directory_tail, is_placed, place, seal_superblock,
@@ -231,7 +231,7 @@ impl Volume<'_> {
             }
             Map::Inodes => self.shape.inodes_per_group,
         };
-        (idx(count)..bytes.len() * 8).for_each(|at| put_bit(bytes, at, true));
+        set_from(bytes, idx(count));
         Ok(())
     }
 

@@ -316,7 +316,9 @@ pub(super) fn copies(shape: &Superblock, group: u32) -> impl Iterator<Item = (u6
     let (index, (_, offset)) = (group / per_block, shape.descriptor_place(group));
     let is_packed = index < shape.packed_descriptor_blocks();
     let first = index * per_block;
-    let packed = (1..shape.group_count()).filter(move |&holder| is_packed && shape.has_superblock(holder));
+    // Not a look at each group to find that there is none.
+    let holders = if is_packed { 1..shape.group_count() } else { 0..0 };
+    let packed = holders.filter(move |&holder| shape.has_superblock(holder));
     let packed = packed.map(move |holder| (shape.group_start(holder) + 1 + u64::from(index), offset));
     let meta = [first + 1, first + per_block - 1].into_iter();
     let meta = meta.filter(move |&holder| !is_packed && holder < shape.group_count());

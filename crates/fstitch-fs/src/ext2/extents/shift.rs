@@ -12,7 +12,7 @@ use std::ops::Range;
 use fstitch_core::{Errno, Result};
 use fstitch_patch::{PatchId, PatchIds};
 
-use super::node::{ALL, child_for, index32};
+use super::node::{ALL, child_for};
 use super::tree::Found;
 use crate::ext2::detach::Removal;
 use crate::ext2::groups::Map;
@@ -78,9 +78,8 @@ impl Ext2 {
         while at < end {
             let run = self.map_extent(inode, at, end - at)?;
             if let Some(start) = run.start {
-                let first = index32(start.get());
-                let last = index32(start.get() + run.count - 1);
-                groups.extend(self.sb.group_of(u64::from(first))..=self.sb.group_of(u64::from(last)));
+                let last = start.get() + run.count - 1;
+                groups.extend(self.sb.group_of(start.get())..=self.sb.group_of(last));
             }
             at += run.count;
         }

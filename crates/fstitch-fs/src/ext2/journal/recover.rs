@@ -18,9 +18,8 @@ use super::kinds::Kinds;
 use super::orphans::Orphans;
 use super::pass::Pass;
 use super::raw::{
-    S_FEATURE_COMPAT, S_FEATURE_INCOMPAT, S_FREE_BLOCKS_COUNT, S_FREE_INODES_COUNT, S_JOURNAL_DEV,
-    S_JOURNAL_INUM, S_JOURNAL_UUID, S_LAST_ORPHAN, S_STATE, STATE_ERROR, STATE_VALID, SUPERBLOCK_SIZE,
-    Superblock,
+    FREE_BLOCKS, S_FEATURE_COMPAT, S_FEATURE_INCOMPAT, S_FREE_INODES_COUNT, S_JOURNAL_DEV, S_JOURNAL_INUM,
+    S_JOURNAL_UUID, S_LAST_ORPHAN, S_STATE, STATE_ERROR, STATE_VALID, SUPERBLOCK_SIZE, Superblock,
 };
 use crate::ext2::layout::checksum::seal_superblock;
 use crate::ext2::layout::feature::{Features, compat, incompat, ro_compat};
@@ -326,10 +325,9 @@ impl Work<'_, '_> {
             blocks += u64::from(group.free_blocks) << shape.log_cluster;
             inodes += u64::from(group.free_inodes);
         }
-        for (field, sum) in [(S_FREE_BLOCKS_COUNT, blocks), (S_FREE_INODES_COUNT, inodes)] {
-            if let Ok(sum) = u32::try_from(sum) {
-                field.put(&mut raw, sum);
-            }
+        FREE_BLOCKS.put(&mut raw, blocks);
+        if let Ok(inodes) = u32::try_from(inodes) {
+            S_FREE_INODES_COUNT.put(&mut raw, inodes);
         }
         set_dirty(&mut raw, false);
         write_superblock(self.device, &raw)

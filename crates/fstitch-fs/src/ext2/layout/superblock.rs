@@ -455,9 +455,6 @@ impl Superblock {
     /// What the features of ext4 allow and we do not know.
     fn check_later(&self, raw: &[u8]) -> Result<()> {
         let features = &self.features;
-        if self.blocks_count >> 32 != 0 {
-            return Err(Error::Unsupported("a volume of 2^32 blocks or more (feature 64bit)".into()));
-        }
         if features.has_sums() && S_CHECKSUM_TYPE.get(raw) != CHECKSUM_CRC32C {
             let kind = S_CHECKSUM_TYPE.get(raw);
             return Err(Error::Unsupported(format!("checksums of kind {kind} (feature metadata_csum)")));

@@ -14,8 +14,8 @@ use crate::ext2::layout::dirent::rec_len_field;
 use crate::ext2::layout::group::GroupDescriptor;
 use crate::ext2::layout::inode::I_FLAGS;
 use crate::ext2::layout::superblock::{
-    S_BACKUP_BGS, S_CHECKSUM_SEED, S_CHECKSUM_TYPE, S_DESC_SIZE, S_GRP_QUOTA_INUM, S_LOG_GROUPS_PER_FLEX,
-    S_ORPHAN_FILE_INUM, S_PRJ_QUOTA_INUM, S_USR_QUOTA_INUM,
+    BLOCKS, FREE_BLOCKS, RESERVED_BLOCKS, S_BACKUP_BGS, S_CHECKSUM_SEED, S_CHECKSUM_TYPE, S_DESC_SIZE,
+    S_GRP_QUOTA_INUM, S_LOG_GROUPS_PER_FLEX, S_ORPHAN_FILE_INUM, S_PRJ_QUOTA_INUM, S_USR_QUOTA_INUM,
 };
 
 /// Bytes of the superblock.
@@ -47,9 +47,6 @@ pub(super) fn superblock(plan: &Plan, options: &MkfsOptions, free: (u64, u64), g
     let size_log = plan.block_size.trailing_zeros() - 10;
     for (at, value) in [
         (0x00, narrow(plan.inodes())),
-        (0x04, narrow(plan.blocks)),
-        (0x08, narrow(plan.reserved_blocks)),
-        (0x0c, narrow(free.0)),
         (0x10, narrow(free.1)),
         (0x14, narrow(plan.first_data_block)),
         (0x18, size_log),
@@ -72,6 +69,9 @@ pub(super) fn superblock(plan: &Plan, options: &MkfsOptions, free: (u64, u64), g
         dynamic_fields(&mut raw, plan, options, group);
         later_fields(&mut raw, plan);
     }
+    BLOCKS.put(&mut raw, plan.blocks);
+    RESERVED_BLOCKS.put(&mut raw, plan.reserved_blocks);
+    FREE_BLOCKS.put(&mut raw, free.0);
     raw[0x68..0x78].copy_from_slice(&options.uuid);
     raw[0x78..0x78 + options.label.len()].copy_from_slice(&options.label);
     if plan.features.metadata_csum_seed {
@@ -150,9 +150,9 @@ pub(super) struct GroupUse {
 pub(super) fn descriptor(raw: &mut [u8], sums: Sums, (group, places): (u64, &Places), usage: &GroupUse) {
     let is_summed = sums != Sums::None;
     let descriptor = GroupDescriptor {
-        block_bitmap: u64::from(narrow(places.block_bitmap)),
-        inode_bitmap: u64::from(narrow(places.inode_bitmap)),
-        inode_table: u64::from(narrow(places.inode_table)),
+        block_bitmap: places.block_bitmap,
+        inode_bitmap: places.inode_bitmap,
+        inode_table: places.inode_table,
         free_blocks: short(usage.free_blocks),
         free_inodes: short(usage.free_inodes),
         used_dirs: short(usage.directories),

@@ -5,7 +5,7 @@ use fstitch_core::{Error, Result};
 
 use super::features::MkfsFeatures;
 use super::options::{MkfsJournal, MkfsOptions};
-use crate::ext2::layout::superblock::{GROUP_QUOTA_INO, USER_QUOTA_INO};
+use crate::ext2::layout::superblock::{BLOCKS_MAX, GROUP_QUOTA_INO, USER_QUOTA_INO};
 
 /// The first inode that is not reserved; it becomes lost+found.
 pub(super) const FIRST_INO: u32 = 11;
@@ -109,10 +109,15 @@ impl Plan {
         if blocks > device_bytes / block_size {
             return refuse(format!("{blocks} blocks on a device of {}", device_bytes / block_size));
         }
-        if blocks > u64::from(u32::MAX) {
-            return refuse(format!("{blocks} blocks: ext2 counts blocks with 32 bits"));
-        }
         let (features, inode_size) = Self::features(options, block_size)?;
+        if blocks > u64::from(u32::MAX) && !(features.bit64 && features.extent) {
+            return refuse(format!(
+                "{blocks} blocks without features 64bit and extent, which count them with 32 bits"
+            ));
+        }
+        if blocks > BLOCKS_MAX {
+            return refuse(format!("{blocks} blocks: at most {BLOCKS_MAX} have numbers"));
+        }
         let log_cluster = Self::log_cluster(options, &features, block_size)?;
         let mut plan = Self {
             block_size,
@@ -225,6 +230,12 @@ impl Plan {
             self.groups = (self.blocks - self.first_data_block).div_ceil(self.blocks_per_group);
             self.desc_blocks = (self.groups * self.desc_size).div_ceil(self.block_size);
             self.reserved_desc_blocks = self.reserved_descs();
+            if self.desc_blocks + self.reserved_desc_blocks > self.blocks_per_group / 4 * 3
+                && self.features.bit64
+            {
+                // Behind each copy they would leave little of a group. So does mke2fs.
+                (self.features.meta_bg, self.reserved_desc_blocks) = (true, 0);
+            }
             self.fit_inodes(wanted_inodes, exact)?;
             let last = self.groups - 1;
             let room = self.group_len(last);
@@ -258,7 +269,8 @@ impl Plan {
 
     /// Descriptor blocks to reserve so that the volume can grow by a factor of 1024.
     fn reserved_descs(&self) -> u64 {
-        if !self.features.resize_inode {
+        // The list of them has pointers of 32 bits.
+        if !self.features.resize_inode || self.features.meta_bg || self.blocks > u64::from(u32::MAX) {
             return 0;
         }
         let target = (self.blocks * 1024).min(u64::from(u32::MAX));

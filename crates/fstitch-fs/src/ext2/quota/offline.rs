@@ -265,7 +265,10 @@ fn note(changes: &mut Changes, shape: &Superblock, (ino, raw): (u32, &[u8]), sig
         return;
     }
     let Usage { inodes, space } = disk.usage();
-    let change = Change { inodes: sign * inodes.cast_signed(), space: sign * space.cast_signed() };
+    let change = Change {
+        inodes: sign.saturating_mul(inodes.cast_signed()),
+        space: sign.saturating_mul(space.cast_signed()),
+    };
     for (changes, id) in changes.iter_mut().zip(disk.owners()) {
         changes.entry(id).or_default().add(change);
     }

@@ -42,6 +42,12 @@ impl Sizes {
         if blocks > most {
             return refuse(format!("{wanted} blocks: at most {most} are possible"));
         }
+        if blocks > u64::from(u32::MAX) && old.features.compat & compat::RESIZE_INODE != 0 {
+            // Its blocks in the copies are named with 32 bits.
+            return refuse(format!(
+                "{wanted} blocks with feature resize_inode: fewer than 2^32 are possible"
+            ));
+        }
         let mut trial = Superblock { blocks_count: blocks, ..old.clone() };
         let last = trial.group_count() - 1;
         let needs = trial.group_overhead(last) + 2 + trial.inode_table_blocks() + LAST_GROUP_MIN;

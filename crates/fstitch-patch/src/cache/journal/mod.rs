@@ -26,7 +26,7 @@ use crate::graph::patch::{Sx, Vx};
 use crate::graph::{Arrangement, Logging};
 use crate::journal::Area;
 use crate::journal::blocks::Shape;
-use crate::journal::format::{INCOMPAT_REVOKE, SUPERBLOCK_SIZE, Sequence, Superblock};
+use crate::journal::format::{INCOMPAT_REVOKE, NARROW_END, SUPERBLOCK_SIZE, Sequence, Superblock};
 use crate::{JournalMode, PatchId};
 
 /// Which part of the log a transaction takes at most.
@@ -145,6 +145,9 @@ impl Cache {
         // Revoke records need the second version's feature words.
         superblock.is_v2 = true;
         superblock.features.incompat |= INCOMPAT_REVOKE;
+        if self.block_count() > NARROW_END {
+            superblock.widen();
+        }
         superblock.start = superblock.first;
         let room = shared.options.cache_size / 8 / shared.block_size;
         let log_blocks = to_usize(superblock.log_blocks() / TRANSACTION_SHARE);
