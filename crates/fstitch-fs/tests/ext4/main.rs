@@ -15,6 +15,7 @@ mod quota;
 mod quota_cuts;
 mod quota_damage;
 mod resize;
+mod reused;
 mod shifts;
 mod shrink;
 mod sums;

@@ -16,6 +16,9 @@ use crate::ext2::layout::extent::Extent;
 use crate::ext2::layout::inode::{EXTENTS_FL, I_FLAGS, POINTERS, pointer_field};
 use crate::ext2::num::{idx, wide};
 
+/// The first block that a pointer cannot name.
+const POINTERS_END: u64 = 1 << 32;
+
 /// The double-indirect pointer, the only one that the resize inode uses.
 pub(super) const DOUBLE_INDIRECT: usize = 13;
 
@@ -319,7 +322,9 @@ pub(super) fn allocate(volume: &Volume<'_>, state: &mut State) -> Result<Option<
     }
     let shape = &volume.shape;
     let mut bytes = vec![0; volume.block_size()];
-    for group in 0..shape.group_count() {
+    // Who is mapped by pointers can have nothing behind these groups.
+    let end = POINTERS_END / u64::from(shape.blocks_per_group);
+    for group in (0..shape.group_count()).take_while(|&group| u64::from(group) < end) {
         volume.read_bitmap(group, Map::Blocks, &mut bytes)?;
         let start = shape.group_start(group);
         // Whole ones.
