@@ -61,8 +61,8 @@ fn wrong_usage_is_found_and_put_right() {
     for options in [&["-O", "quota", "-b", "1024"], &["-O", "quota", "-b", "4096"]] {
         let whole = counted(&scratch, options);
         let before = report(&*device(whole.clone())).unwrap();
-        // The first entry's inodes and bytes, and all of it.
-        for (at, len) in [(24, 1), (48, 2), (0, 72)] {
+        // The first entry's inodes and bytes, those of one with limits, and all of the first.
+        for (at, len) in [(24, 1), (48, 2), (72 + 24, 2), (0, 72)] {
             let mut image = whole.clone();
             let entry = place(&image, 5) + 16 + at;
             image[entry..entry + len].fill(if len == 72 { 0 } else { 0x5a });
