@@ -34,7 +34,7 @@ fn full(scratch: &Scratch, options: &[&str], mechanism: Consistency) -> Vec<u8> 
     let rest = make(&fs, "rest");
     let (mut at, mut len) = (0, 1 << 20);
     while len >= 1024 {
-        match fs.fallocate(&CALLER, rest, FallocateMode::Allocate, at, len) {
+        match fs.fallocate(&CALLER, rest, at, len, FallocateMode::Allocate) {
             Ok(()) => at += len,
             Err(_) => len /= 2,
         }
@@ -49,7 +49,7 @@ fn exchange(fs: &Uhfs<Ext2>, by_fallocate: bool) -> Result<()> {
     let second = fs.mknod(&CALLER, fs.root(), b"second", 0o100_644, 0)?.attr.ino;
     let len = u64::try_from(LEN / 2).unwrap();
     if by_fallocate {
-        fs.fallocate(&CALLER, second, FallocateMode::Allocate, 0, len)?;
+        fs.fallocate(&CALLER, second, 0, len, FallocateMode::Allocate)?;
         fs.write(&CALLER, second, 0, &vec![b'b'; LEN / 2])?;
     } else {
         // Each block of a cluster by itself, in no order.
