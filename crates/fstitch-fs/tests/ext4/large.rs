@@ -391,6 +391,9 @@ fn a_list_of_reserved_descriptors_does_not_reach_behind_block_2_32() {
     is_right("unchanged", &path);
 }
 
+/// What damages a volume.
+type Damage<'a> = &'a dyn Fn(&dyn BlockDevice);
+
 #[test]
 fn high_halves_that_cannot_be_are_found_and_mended() {
     if !have("mke2fs") || !have("e2fsck") {
@@ -412,7 +415,6 @@ fn high_halves_that_cannot_be_are_found_and_mended() {
     let number = u32::try_from(pieces.get()).unwrap();
     let owner = shape.sums.of_inode(number, inode_of(&*device, pieces).0.generation);
     let node = nodes_of(&*device, pieces)[0];
-    type Damage<'a> = &'a dyn Fn(&dyn BlockDevice);
     let cases: [(&str, Damage<'_>); 4] = [
         ("group-descriptor", &|device| {
             let (block, offset) = shape.descriptor_place(group);
