@@ -346,7 +346,8 @@ fn volumes_of_more_blocks_than_32_bits_count_are_those_of_mke2fs() {
         return;
     }
     let kib = 17 << 30;
-    as_mke2fs(&scratch, kib, &MkfsOptions { groups_per_flex: Some(256), ..options() }, &["-G", "256"]);
+    // Without a journal, which mke2fs puts elsewhere.
+    as_mke2fs(&scratch, kib, &with_features("^has_journal"), &[]);
     // So many descriptors that each copy of them would take a group.
     let small = MkfsOptions {
         block_size: Some(1024),

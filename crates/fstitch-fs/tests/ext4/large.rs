@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use fstitch_core::num::to_usize;
 use fstitch_core::{
-    BlockDevice, BlockKind, BlockNo, BlockWrite, Consistency, Error, FileKind, FileSystem, InodeNo,
-    ManualClock, RepairMode, RepairOptions, Result, SetAttr, XattrSetMode,
+    BlockDevice, BlockKind, BlockNo, BlockWrite, Consistency, Error, FallocateMode, FileKind, FileSystem,
+    InodeNo, ManualClock, RepairMode, RepairOptions, Result, SetAttr, XattrSetMode,
 };
 use fstitch_fs::arrange::{Arrangement, open};
 use fstitch_fs::ext2::Ext2;
@@ -53,7 +53,7 @@ fn made(scratch: &Scratch, features: &str, blocks: u64) -> Option<PathBuf> {
     }
     let text = path.to_str().unwrap();
     let inodes = (blocks.div_ceil(32_768) * 16).to_string();
-    let journal: &[&str] = if features.contains("^has_journal") { &[] } else { &["-J", "size=8"] };
+    let journal: &[&str] = if features.contains("^has_journal") { &[] } else { &["-J", "size=16"] };
     let all =
         ["-q", "-F", "-t", "ext4", "-b", "4096", "-O", features, "-G", "1024", "-N", &inodes, "-E", SEED];
     let (code, said) = run("mke2fs", &[&all, journal, &[text]].concat());
@@ -261,7 +261,7 @@ fn a_cut_at_any_write_leaves_the_state_before_or_after_a_step() {
             };
             std::iter::once(Tree::of(&fs)).chain((0..STEPS).map(after)).collect()
         };
-        let every = if is_thorough() { 1 } else { 11 };
+        let every = if is_thorough() { 1 } else { 7 };
         let mut cuts = 0;
         for left in (0..).step_by(every) {
             copy(&path, &below);
@@ -302,7 +302,7 @@ fn a_cut_at_any_write_leaves_the_state_before_or_after_a_step() {
             }
         }
         println!("{shape}: {cuts} cuts");
-        assert!(cuts > 8, "{shape}: {cuts}");
+        assert!(cuts > 5, "{shape}: {cuts}");
     }
 }
 
@@ -328,7 +328,9 @@ fn volumes_grow_over_block_2_32_and_back() {
     copy(&path, &before);
     let below: &'static SparseFile = Box::leak(Box::new(SparseFile::open(&path, BLOCK)));
     let (mut sizes, mut cuts) = ([false; 2], 0);
-    for left in (0..).step_by(if is_thorough() { 1 } else { 61 }) {
+    // Behind the first few hundred writes come copies of descriptors.
+    let (step, far_step) = if is_thorough() { (1, 61) } else { (61, 997) };
+    for left in (0..900).step_by(step).chain((900..).step_by(far_step)) {
         copy(&before, &path);
         let done = resize(&Lossy::after(below, left, 3), large, NOW, &mut |_, _| {});
         recovered(below);
@@ -350,6 +352,21 @@ fn volumes_grow_over_block_2_32_and_back() {
     if let Some(found) = kernel::tree_in_place(&scratch, &path) {
         found.expect(&expected, "the kernel's");
     }
+    // The count of free blocks goes below 2^32, and comes back.
+    let fs = mounted(of_file(&path), Consistency::Ordered, false);
+    assert!(fs.statfs().unwrap().blocks_free > FAR);
+    let file =
+        fs.mknod(&CALLER, fs.root(), b"long", FileKind::Regular.mode_bits() | 0o644, 0).unwrap().attr.ino;
+    fs.fallocate(&CALLER, file, 0, 26 << 30, FallocateMode::Allocate).unwrap();
+    assert!(fs.statfs().unwrap().blocks_free < FAR);
+    fs.unmount().unwrap();
+    drop(fs);
+    is_right("fuller", &path);
+    let fs = mounted(of_file(&path), Consistency::Ordered, false);
+    fs.unlink(&CALLER, fs.root(), b"long").unwrap();
+    fs.unmount().unwrap();
+    drop(fs);
+    is_right("emptier", &path);
     let back = resize(below, small, NOW, &mut |_, _| {}).unwrap();
     assert_eq!((back.before, back.after), (large, small));
     is_right("shrunk", &path);
@@ -374,6 +391,9 @@ fn a_list_of_reserved_descriptors_does_not_reach_behind_block_2_32() {
     is_right("unchanged", &path);
 }
 
+/// What damages a volume.
+type Damage<'a> = &'a dyn Fn(&dyn BlockDevice);
+
 #[test]
 fn high_halves_that_cannot_be_are_found_and_mended() {
     if !have("mke2fs") || !have("e2fsck") {
@@ -395,7 +415,6 @@ fn high_halves_that_cannot_be_are_found_and_mended() {
     let number = u32::try_from(pieces.get()).unwrap();
     let owner = shape.sums.of_inode(number, inode_of(&*device, pieces).0.generation);
     let node = nodes_of(&*device, pieces)[0];
-    type Damage<'a> = &'a dyn Fn(&dyn BlockDevice);
     let cases: [(&str, Damage<'_>); 4] = [
         ("group-descriptor", &|device| {
             let (block, offset) = shape.descriptor_place(group);

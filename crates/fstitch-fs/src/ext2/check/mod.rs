@@ -17,7 +17,7 @@
 //! the medium is flushed and the passes start again, so that no pass acts on tables that are out of date, and
 //! a run that changes nothing is the proof that all is mended. See `docs/design/check.md`.
 //!
-//! Memory: two bits per block, five bytes per inode, 16 bytes per directory; nothing for a file. Hostile
+//! Memory: two bits per block of parts of the volume where something is, five bytes per inode, 16 bytes per directory; nothing for a file. Hostile
 //! volumes cannot make a pass loop: an indirect block is followed once.
 
 mod bits;

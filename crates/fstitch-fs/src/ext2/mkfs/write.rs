@@ -271,15 +271,15 @@ impl<'a> Writer<'a> {
         let clusters = self.clusters(plan.group_len(group));
         let free_clusters = clusters - taken.iter().map(|(from, to)| to - from).sum::<u64>();
         let flags = self.flags(group, free_clusters, used_inodes);
-        let block_bits = bitmap(plan.block_size, &taken, clusters);
-        let inode_bits = bitmap(plan.block_size, &[(0, used_inodes)], plan.inodes_per_group);
         let sum = |bits: &[u8], len| self.sums.bitmap(bits, narrow(len));
         let mut sums = [None, None];
         if flags & BLOCK_UNINIT == 0 {
+            let block_bits = bitmap(plan.block_size, &taken, clusters);
             sums[0] = sum(&block_bits, plan.blocks_per_group >> plan.log_cluster);
             self.view.write(BlockNo(places.block_bitmap), BlockKind::BlockBitmap, &block_bits)?;
         }
         if flags & INODE_UNINIT == 0 {
+            let inode_bits = bitmap(plan.block_size, &[(0, used_inodes)], plan.inodes_per_group);
             sums[1] = sum(&inode_bits, plan.inodes_per_group);
             self.view.write(BlockNo(places.inode_bitmap), BlockKind::InodeBitmap, &inode_bits)?;
         }
@@ -402,8 +402,15 @@ impl<'a> Writer<'a> {
 fn bitmap(block_size: u64, used: &[(u64, u64)], len: u64) -> Vec<u8> {
     let mut raw = vec![0; index(block_size)];
     for &(from, to) in used.iter().chain([&(len, block_size * 8)]) {
-        for bit in from..to {
-            raw[index(bit / 8)] |= 1 << (bit % 8);
+        let mut bit = from;
+        while bit < to {
+            if bit.is_multiple_of(8) && to - bit >= 8 {
+                raw[index(bit / 8)] = 0xff;
+                bit += 8;
+            } else {
+                raw[index(bit / 8)] |= 1 << (bit % 8);
+                bit += 1;
+            }
         }
     }
     raw
