@@ -113,8 +113,10 @@ fn sum(volume: &Volume<'_>, state: &mut State, (group, map): (u32, Map), bytes: 
 }
 
 fn block_bitmap(volume: &Volume<'_>, state: &mut State, group: u32) -> Result<u32> {
-    let (first, count) = (volume.shape.group_start(group), volume.shape.group_blocks(group));
-    if state.used.is_clear(first, u64::from(count)) && volume.is_uninit(group, Map::Blocks)? {
+    let (first, count) = (volume.shape.group_start(group), volume.shape.group_clusters(group));
+    if state.used.is_clear(first >> volume.shape.log_cluster, u64::from(count))
+        && volume.is_uninit(group, Map::Blocks)?
+    {
         // Of a large volume most groups: nothing was ever there, not even metadata.
         return Ok(count);
     }
