@@ -123,7 +123,7 @@ impl Ext2Anatomy {
             let contents =
                 if inode.kind == FileKind::Directory { BlockKind::Directory } else { BlockKind::Data };
             if inode.xattr_block != 0 {
-                self.owners.insert(u64::from(inode.xattr_block), (ino, BlockKind::Attribute));
+                self.owners.insert(inode.xattr_block, (ino, BlockKind::Attribute));
             }
             if !inode.has_blocks(self.volume.block_size) {
                 continue;

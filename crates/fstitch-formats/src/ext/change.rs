@@ -12,7 +12,7 @@ use crate::resize::{
 impl Resizes for Ext {
     fn size(&self, device: &dyn BlockDevice) -> Result<u64> {
         let shape = journal::read_superblock(device)?.1;
-        Ok(u64::from(shape.blocks_count) * u64::from(shape.block_size))
+        Ok(shape.blocks_count * u64::from(shape.block_size))
     }
 
     fn resize(
@@ -24,11 +24,7 @@ impl Resizes for Ext {
     ) -> Result<Resized> {
         let block_size = journal::read_superblock(device)?.1.block_size;
         let done = resize::resize(device, bytes / u64::from(block_size), now, progress)?;
-        Ok(Resized {
-            block_size_bytes: done.block_size,
-            blocks_before: u64::from(done.before),
-            blocks: u64::from(done.after),
-        })
+        Ok(Resized { block_size_bytes: done.block_size, blocks_before: done.before, blocks: done.after })
     }
 }
 

@@ -100,7 +100,7 @@ fn read_groups(device: &dyn BlockDevice, volume: &Superblock) -> Result<Vec<Grou
     let mut groups = Vec::new();
     for group in 0..volume.group_count() {
         let (block, offset) = volume.descriptor_place(group);
-        let block = BlockNo(u64::from(block));
+        let block = BlockNo(block);
         if held != Some(block) {
             view.read(block, BlockKind::GroupDescriptor, &mut bytes)?;
             held = Some(block);
@@ -206,8 +206,8 @@ fn time(secs: u32) -> String {
 
 /// Names and texts, for people.
 fn lines(info: &Info) -> Vec<(&'static str, String)> {
-    let size = u64::from(info.blocks) * u64::from(info.block_size_bytes);
-    let free = u64::from(info.free_blocks) * u64::from(info.block_size_bytes);
+    let size = info.blocks * u64::from(info.block_size_bytes);
+    let free = info.free_blocks * u64::from(info.block_size_bytes);
     let lines = [
         ("format", format!("{} revision {}", info.format, info.revision)),
         ("state", info.state.to_owned()),

@@ -28,7 +28,7 @@ fn has_journal(device: &dyn BlockDevice) -> bool {
 }
 
 fn blocks_of(device: &dyn BlockDevice) -> u64 {
-    u64::from(read_superblock(device).unwrap().1.blocks_count)
+    read_superblock(device).unwrap().1.blocks_count
 }
 
 fn filled(scratch: &Scratch, options: &[&str]) -> (Arc<MemDevice>, Tree) {
@@ -63,8 +63,8 @@ fn a_volume_without_a_journal_shrinks_and_grows_and_has_none_afterwards() {
             let name = format!("{name}, {percent} %");
             let done = resize(&*device, before * percent / 100, NOW, &mut |_, _| {});
             let done = done.unwrap_or_else(|error| panic!("{name}: {error}"));
-            assert_eq!(u64::from(done.after), blocks_of(&*device), "{name}");
-            assert!(percent == 100 || u64::from(done.after) <= before * percent / 100, "{name}: {done:?}");
+            assert_eq!(done.after, blocks_of(&*device), "{name}");
+            assert!(percent == 100 || done.after <= before * percent / 100, "{name}: {done:?}");
             assert!(!has_journal(&*device), "{name}");
             e2fsck_is_content(&scratch, &name, &device.image());
             assert_eq!(check_ext2(&*device).unwrap().total, 0, "{name}");

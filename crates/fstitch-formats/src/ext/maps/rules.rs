@@ -50,7 +50,7 @@ impl Rules for ExtRules {
         let others = (1..self.shape.group_count()).filter(|group| self.shape.has_superblock(*group));
         let mut others = others.filter(|other| *other != group);
         let copy = |group: u32, within: u32| {
-            let at = BlockNo(u64::from(self.shape.group_start(group)) + u64::from(within));
+            let at = BlockNo(self.shape.group_start(group) + u64::from(within));
             read(at, kind).filter(|copy| self.judge(kind, at, copy).is_none())
         };
         match kind {

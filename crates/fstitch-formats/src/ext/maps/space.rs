@@ -195,13 +195,13 @@ fn mark(raw: &Raw<'_>, blocks: &BTreeSet<u32>, are_used: bool) -> Result<()> {
                 changed += 1;
             }
         }
-        raw.view.write(BlockNo(u64::from(at)), BlockKind::BlockBitmap, &bits)?;
+        raw.view.write(BlockNo(at), BlockKind::BlockBitmap, &bits)?;
         let (no, offset) = raw.shape.descriptor_place(group);
         let mut descriptors = raw.block(no, BlockKind::GroupDescriptor)?;
         let before = BG_FREE_BLOCKS_COUNT.get(&descriptors[offset..]);
         let after = if are_used { before.saturating_sub(changed) } else { before.saturating_add(changed) };
         BG_FREE_BLOCKS_COUNT.put(&mut descriptors[offset..], after);
-        raw.view.write(BlockNo(u64::from(no)), BlockKind::GroupDescriptor, &descriptors)?;
+        raw.view.write(BlockNo(no), BlockKind::GroupDescriptor, &descriptors)?;
     }
     Ok(())
 }

@@ -75,9 +75,6 @@ pub fn resize(
     if !foreign.is_empty() {
         return refuse(format!("resizing a volume with feature {}", foreign.join(", ")));
     }
-    if old.features.has_ro_compat(ro_compat::BIGALLOC) {
-        return refuse("resizing a volume with feature bigalloc".into());
-    }
     let is_smaller = blocks < old.blocks_count;
     let inside = Features {
         incompat: old.features.incompat & HOLDING_NUMBERS,
@@ -88,6 +85,9 @@ pub fn resize(
     let read_only = old.features.read_only_because();
     if is_smaller && !read_only.is_empty() {
         return refuse(format!("shrinking a volume with feature {}", read_only.join(", ")));
+    }
+    if old.features.has_ro_compat(ro_compat::BIGALLOC) {
+        return refuse("resizing a volume with feature bigalloc".into());
     }
     if is_smaller && inside != Features::default() {
         return refuse(format!("shrinking a volume with feature {}", inside.all_names().join(", ")));
@@ -129,7 +129,7 @@ fn resize_with(
     progress: &mut Progress<'_>,
 ) -> Result<Resized> {
     let (raw, old) = read_superblock(device)?;
-    let (place, is_smaller) = (locate(&old, &raw)?, blocks < u64::from(old.blocks_count));
+    let (place, is_smaller) = (locate(&old, &raw)?, blocks < old.blocks_count);
     let (before, block_size) = (old.blocks_count, old.block_size);
     let bytes = device.geometry().bytes();
     if is_smaller && let Some(place) = place {

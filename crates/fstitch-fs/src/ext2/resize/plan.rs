@@ -24,7 +24,7 @@ pub(super) struct Sizes {
 impl Sizes {
     /// Plans a volume of `wanted` blocks, larger or smaller.
     pub(super) fn planned(raw: &[u8], old: Superblock, wanted: u64, bytes: u64) -> Result<Option<Self>> {
-        match wanted < u64::from(old.blocks_count) {
+        match wanted < old.blocks_count {
             true => Self::smaller(raw, old, wanted, bytes),
             false => Self::larger(raw, old, wanted, bytes),
         }
