@@ -36,8 +36,16 @@ fn what_is_no_volume_of_ours_is_named_and_left_alone() {
         (4086, b"SWAPSPACE2", "swap space"),
         (3, b"NTFS    ", "an NTFS volume"),
         (32_769, b"CD001", "an ISO 9660 image"),
-        (0, b"QFI\xfb", "a qcow2 image, not ext2, ext3, ext4, minixlld or bpfs: `qemu-img convert"),
-        (0, b"\x1f\x8b\x08", "compressed by gzip, not ext2, ext3, ext4, minixlld or bpfs: decompress"),
+        (
+            0,
+            b"QFI\xfb",
+            "a qcow2 image, not ext2, ext3, ext4, minixlld, bpfs, ufs1 or ufs2: `qemu-img convert",
+        ),
+        (
+            0,
+            b"\x1f\x8b\x08",
+            "compressed by gzip, not ext2, ext3, ext4, minixlld, bpfs, ufs1 or ufs2: decompress",
+        ),
         (0, b"\xfd7zXZ\0", "compressed by xz"),
         (0, b"\x28\xb5\x2f\xfd", "compressed by zstd"),
         (0, b"LUKS\xba\xbe", "`cryptsetup open`"),

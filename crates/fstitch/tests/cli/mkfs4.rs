@@ -78,12 +78,10 @@ fn features_are_switched_and_refused_by_name() {
     }
     let refused = place.text("refused.img");
     for (words, said) in [
-        ("-O bigalloc", "feature bigalloc, in `-O bigalloc`"),
-        ("-O encrypt", "encrypt"),
+        ("-O encrypt", "feature encrypt, in `-O encrypt`"),
         ("-O casefold", "casefold"),
         ("-O verity", "verity"),
-        ("-O quota", "quota"),
-        ("-O project", "project"),
+        ("-O quota,bigalloc", "quota and bigalloc"),
         ("-O ^has_journal,fast_commit", "fast_commit without a journal"),
         ("-O wings", "wings"),
         ("-O meta_bg", "`^resize_inode` switches"),

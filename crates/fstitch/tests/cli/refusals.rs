@@ -98,9 +98,9 @@ fn volumes_with_features_that_only_allow_reading_are_not_mended() {
         return;
     }
     let place = Place::new();
-    for feature in ["quota", "project,quota"] {
+    for feature in ["verity", "casefold"] {
         let image = place.text("foreign.img");
-        run("mke2fs", ["-Fq", "-t", "ext2", "-O", feature, &image, "4M"]).ok();
+        run("mke2fs", ["-Fq", "-t", "ext4", "-O", feature, &image, "8M"]).ok();
         let before = fs::read(&image).unwrap();
         fstitch(&format!("fsck -f {image}")).refused(8, "checking a volume with feature");
         fstitch(&format!("fsck -fy {image}")).refused(8, "checking a volume with feature");

@@ -34,7 +34,7 @@ fn commands_that_read_print_json() {
 fn every_command_knows_every_format_in_every_block_size() {
     let place = Place::new();
     std::fs::write(place.at("greeting"), "hello").unwrap();
-    for kind in fstitch_formats::FORMATS.iter().flat_map(|format| format.names()) {
+    for kind in fstitch_formats::FORMATS.iter().flat_map(|format| format.makes()) {
         let mut sizes = Vec::new();
         for bytes in [512, 1024, 2048, 4096] {
             let image = place.text(&format!("{kind}-{bytes}.img"));
