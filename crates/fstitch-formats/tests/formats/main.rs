@@ -22,7 +22,7 @@ const WITH_TOY: &[&dyn Format] = &[FORMATS[0], &Tray];
 #[test]
 fn every_format_of_the_list_keeps_the_contract() {
     for format in FORMATS {
-        for kind in format.names() {
+        for kind in format.makes() {
             keeps_contract(*format, kind);
         }
     }
@@ -83,12 +83,12 @@ fn an_orphan_goes_with_the_next_opening_or_the_unmount() {
 #[test]
 fn formats_are_found_by_name_and_by_their_first_bytes() {
     for format in WITH_TOY {
-        for kind in format.names() {
+        for kind in format.makes() {
             let found = by_name_among(WITH_TOY, kind).unwrap();
-            assert_eq!(found.names(), format.names());
+            assert_eq!(found.names(), format.makes());
             let medium = contract::made(*format, kind);
             let (found, block_size) = probe_among(WITH_TOY, &medium.image()).unwrap();
-            assert_eq!((found.names(), block_size), (format.names(), Ok(contract::block_size(kind))));
+            assert_eq!((found.names(), block_size), (format.makes(), Ok(contract::block_size(kind))));
         }
     }
     assert!(by_name_among(WITH_TOY, "fat").is_none());
