@@ -7,13 +7,13 @@
 //!
 //! **Invariants.** 1. In every closed transaction the entry of an id has the number and the storage of the inodes that are its own:
 //! every operation on an inode ends with [`Ext2::charge`](super::volume::Ext2), in its own step. 2. Before an operation begins, its
-//! inode's owners have entries ([`held::Held`]): what is left to be done then cannot fail. 3. A file of quotas has no holes, and is as long
+//! inode's owners have entries (`held`): what is left to be done then cannot fail. 3. A file of quotas has no holes, and is as long
 //! as its blocks.
 //!
 //! **Orderings.** None beside the transaction's: a volume without a journal in use is not written.
 //!
 //! **Crash cases.** A transaction is whole, so entries and inodes are of one moment. Who works on a volume that nobody has open does
-//! the same for each of his batches ([`offline`]).
+//! the same for each of his batches (`offline`).
 
 mod held;
 mod limits;
