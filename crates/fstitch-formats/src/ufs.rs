@@ -50,7 +50,7 @@ impl Format for UfsFormat {
     }
 
     fn probe(&self, head: &[u8]) -> Option<std::result::Result<u32, String>> {
-        find(head).map(|(_, raw)| fragment_size(raw))
+        find(head).map(fragment_size)
     }
 
     fn look(&self, device: &dyn BlockDevice) -> Result<Look> {
@@ -135,9 +135,7 @@ impl Format for UfsFormat {
     }
 
     fn is_marked_clean(&self, device: &dyn BlockDevice) -> bool {
-        let is_clean =
-            |shape: Superblock| shape.is_clean && shape.flags & (flag::UNCLEAN | flag::NEEDS_FSCK) == 0;
-        Superblock::read(device).is_ok_and(is_clean)
+        Superblock::read(device).is_ok_and(|shape| !shape.is_unclean())
     }
 
     /// Everything is checked, and reported; nothing is mended.

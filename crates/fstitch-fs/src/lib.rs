@@ -15,6 +15,7 @@
 
 mod appended;
 pub mod arrange;
+mod bits;
 pub mod ext2;
 mod gather;
 pub mod loopback;

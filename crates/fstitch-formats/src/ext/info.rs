@@ -7,7 +7,7 @@ use fstitch_fs::ext2::layout::checksum::Sums;
 use fstitch_fs::ext2::layout::feature::incompat;
 use fstitch_fs::ext2::layout::group::GroupDescriptor;
 use fstitch_fs::ext2::layout::superblock::{S_FEATURE_INCOMPAT, STATE_ERROR, STATE_VALID, Superblock};
-use fstitch_fs::ext2::view::BlockView;
+use fstitch_fs::view::BlockView;
 use serde::Serialize;
 
 use super::journal::{self, Shown};

@@ -5,7 +5,7 @@ use fstitch_core::{BlockDevice, Error, Result};
 use fstitch_fs::ext2::journal::{Journal, Place, locate, read_superblock};
 use fstitch_fs::ext2::layout::feature::incompat;
 use fstitch_fs::ext2::layout::superblock::S_FEATURE_INCOMPAT;
-use fstitch_fs::ext2::view::BlockView;
+use fstitch_fs::view::BlockView;
 use fstitch_patch::journal::Log;
 use serde::Serialize;
 

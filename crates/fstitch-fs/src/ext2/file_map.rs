@@ -9,7 +9,7 @@ use super::layout::group::GroupDescriptor;
 use super::layout::inode::{self, DIRECT, DiskInode, POINTERS};
 use super::layout::superblock::Superblock;
 use super::num::{idx, idx64, wide};
-use super::view::BlockView;
+use crate::view::BlockView;
 
 /// A run of a file's blocks that lie behind each other on the volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -13,7 +13,7 @@ use super::layout::feature::incompat;
 use super::layout::superblock::{MAGIC, S_MAGIC, S_UUID, S_VOLUME_NAME, SUPERBLOCK_SIZE, Superblock};
 use super::mkfs::MkfsFeatures;
 use super::num::idx;
-use super::view::BlockView;
+use crate::view::BlockView;
 
 /// Bytes of a volume's label.
 pub const LABEL_MAX: usize = 16;

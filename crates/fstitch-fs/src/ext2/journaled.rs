@@ -23,9 +23,9 @@ use super::journal::{Journal, Place, locate, read_superblock};
 use super::layout::feature::{incompat, ro_compat};
 use super::layout::inode::I_DTIME;
 use super::layout::superblock::{S_FEATURE_INCOMPAT, S_LAST_ORPHAN};
-use super::view::BlockView;
 use super::volume::Ext2;
 use crate::arrange::CachedFormat;
+use crate::view::BlockView;
 
 /// The list of orphans as it is in the cache: each with the one before it (nearer to the superblock) and the one after.
 #[derive(Debug, Default)]

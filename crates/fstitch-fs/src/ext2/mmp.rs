@@ -46,7 +46,7 @@ use super::layout::mmp::{
 use super::layout::superblock::{
     S_FEATURE_INCOMPAT, S_LOG_BLOCK_SIZE, S_MMP_BLOCK, S_MMP_INTERVAL, SUPERBLOCK_SIZE,
 };
-use super::view::BlockView;
+use crate::view::BlockView;
 
 /// Seconds between two changes of a new volume's block.
 pub(super) const INTERVAL: u16 = 5;

@@ -66,7 +66,6 @@ pub mod times;
 pub mod tuning;
 mod unwritten;
 mod values;
-pub use crate::view;
 mod volume;
 mod windows;
 mod xattr;

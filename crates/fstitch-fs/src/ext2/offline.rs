@@ -10,7 +10,7 @@ use super::layout::group::{BG_FLAGS, BG_FREE_BLOCKS_COUNT, BLOCK_UNINIT, GroupDe
 use super::layout::superblock::Superblock;
 use super::num::idx;
 use super::source::BlockSource;
-use super::view::BlockView;
+use crate::view::BlockView;
 
 /// A group's block bitmap and the block with its descriptor.
 pub(crate) struct OfflineGroup<'a> {

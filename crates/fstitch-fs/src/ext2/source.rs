@@ -2,7 +2,7 @@
 
 use fstitch_core::{BlockKind, BlockNo, Error, Result};
 
-use super::view::BlockView;
+use crate::view::BlockView;
 
 /// Blocks of the volume's size. A source for checking only need not be writable.
 pub trait BlockSource {

@@ -18,7 +18,7 @@ use super::layout::superblock::{
 use super::mkfs::MkfsFeatures;
 use super::num::idx;
 use super::resize::write_copies;
-use super::view::BlockView;
+use crate::view::BlockView;
 
 /// What a volume keeps for its superuser.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -31,8 +31,8 @@ use super::leftovers::RECORD_SIZE;
 use super::memory::Memory;
 use super::num::{high32, idx, low32, small};
 use super::seal::Sealer;
-use super::view::BlockView;
 use crate::uhfs::Limits;
+use crate::view::BlockView;
 
 /// An open ext2 volume.
 pub struct Ext2 {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use fstitch_core::num::to_u64;
+use fstitch_core::num::{to_u64, to_usize};
 use fstitch_core::{
     Attr, BlockKind, BlockNo, Errno, Error, FileKind, InodeFlags, InodeNo, Result, StatFs, Structure,
 };
@@ -11,7 +11,7 @@ use fstitch_patch::Cache;
 use super::damaged_inode;
 use super::layout::dirent::{Manner, NAME_MAX};
 use super::layout::inode::{DiskInode, flag as inode_flag};
-use super::layout::superblock::{ROOT_INO, SUPERBLOCK_SIZE, Superblock, Version, flag};
+use super::layout::superblock::{READ, ROOT_INO, Superblock};
 use crate::uhfs::Limits;
 
 /// The longest target of a symbolic link, in bytes: that of a path.
@@ -72,7 +72,7 @@ impl Ufs {
     /// Whether it had not been unmounted in an orderly way.
     #[must_use]
     pub const fn is_unclean(&self) -> bool {
-        !self.sb.is_clean || self.sb.flags & (flag::UNCLEAN | flag::NEEDS_FSCK) != 0
+        self.sb.is_unclean()
     }
 
     pub(super) const fn manner(&self) -> Manner {
@@ -122,7 +122,7 @@ impl Ufs {
         if block.get() >= self.sb.fragments {
             return Err(damaged_inode(ino, format!("it would lie in fragment {block}")));
         }
-        let len = usize::try_from(self.sb.version.inode_size()).unwrap_or(usize::MAX);
+        let len = to_usize(self.sb.version.inode_size());
         Ok(self.cache.read(block, BlockKind::Inode)?.snapshot()[offset..offset + len].to_vec())
     }
 
@@ -187,10 +187,9 @@ impl Ufs {
 
     /// Fails unless the fragments from `start` on are the volume's.
     pub(super) fn check_range(&self, ino: u32, start: u64, count: u64) -> Result<()> {
-        let first = u64::from(self.sb.parts[3]);
-        let is_inside = start >= first.min(self.sb.fragments) || self.sb.version == Version::One;
+        // What is before the first group's contents is no file's; a pointer of 0 is a hole, and none.
         match start.checked_add(count) {
-            Some(end) if end <= self.sb.fragments && is_inside && start != 0 => Ok(()),
+            Some(end) if end <= self.sb.fragments && start >= u64::from(self.sb.parts[3]) => Ok(()),
             _ => Err(damaged_inode(ino, format!("a pointer to fragment {start}"))),
         }
     }
@@ -198,24 +197,13 @@ impl Ufs {
 
 /// Reads the superblock through a cache of any block size.
 fn read_superblock(cache: &Cache) -> Result<Superblock> {
-    use super::layout::superblock::{PLACES, find};
     let size = to_u64(cache.block_size());
-    let bytes = cache.block_count() * size;
-    let len = to_u64(SUPERBLOCK_SIZE);
-    for at in PLACES.into_iter().filter(|&at| at + len <= bytes) {
-        // `find` wants to see the whole beginning.
-        let mut head = vec![0; usize::try_from(at).unwrap_or(0)];
-        let mut block = at / size;
-        let skip = usize::try_from(at % size).unwrap_or(0);
+    Superblock::read_by(cache.block_count() * size, |at| {
+        let skip = to_usize(at % size);
         let mut found = Vec::new();
-        while found.len() < skip + SUPERBLOCK_SIZE {
+        for block in at / size..(at + to_u64(READ)).div_ceil(size) {
             found.extend_from_slice(&cache.read(BlockNo(block), BlockKind::Superblock)?.snapshot());
-            block += 1;
         }
-        head.extend_from_slice(&found[skip..skip + SUPERBLOCK_SIZE]);
-        if let Some((place, raw)) = find(&head).filter(|(place, _)| *place == at) {
-            return Superblock::parse(raw, place, bytes);
-        }
-    }
-    Err(Error::corrupt(Structure::Superblock, None, "no UFS volume"))
+        Ok(found[skip..skip + READ].to_vec())
+    })
 }

@@ -95,7 +95,7 @@ fn at(fs: &dyn FileSystem, path: &str) -> InodeNo {
 
 fn block_of(device: &dyn BlockDevice, block: u64) -> Vec<u8> {
     let mut data = vec![0; to_usize(BLOCK)];
-    let view = fstitch_fs::ext2::view::BlockView::new(device, to_usize(BLOCK));
+    let view = fstitch_fs::view::BlockView::new(device, to_usize(BLOCK));
     view.read(BlockNo(block), BlockKind::Data, &mut data).unwrap();
     data
 }

@@ -9,7 +9,7 @@ use fstitch_fs::ext2::layout::checksum::{
 use fstitch_fs::ext2::layout::extent::{Entries, Node};
 use fstitch_fs::ext2::layout::group::GroupDescriptor;
 use fstitch_fs::ext2::layout::inode::{DiskInode, I_LINKS_COUNT, I_MODE};
-use fstitch_fs::ext2::view::BlockView;
+use fstitch_fs::view::BlockView;
 
 use super::kernel;
 use super::support::{Scratch, have};

@@ -474,7 +474,7 @@ fn recovery_ends_what_was_begun_with_trees() {
 /// Brings home what the log holds, and leaves the list of orphans alone.
 fn replay_only(device: &MemDevice) {
     use fstitch_fs::ext2::journal::{Journal, locate, read_superblock};
-    use fstitch_fs::ext2::view::BlockView;
+    use fstitch_fs::view::BlockView;
     let (raw, shape) = read_superblock(device).unwrap();
     let view = BlockView::new(device, 1024);
     let journal = Journal::find(&view, &shape, locate(&shape, &raw).unwrap().unwrap(), None).unwrap();

@@ -17,8 +17,8 @@ use fstitch_fs::ext2::check::check_ext2;
 use fstitch_fs::ext2::journal::{Journal, locate, needs_recovery, read_superblock};
 use fstitch_fs::ext2::layout::superblock::S_LAST_ORPHAN;
 use fstitch_fs::ext2::mkfs::{MkfsJournal, MkfsOptions, mkfs};
-use fstitch_fs::ext2::view::BlockView;
 use fstitch_fs::uhfs::Uhfs;
+use fstitch_fs::view::BlockView;
 
 use super::support::{Scratch, e2fsck_image, have, run};
 use super::{NOW, recovered};

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use fstitch_core::{BlockDevice, BlockNo, BlockRead, BlockWrite, Caller, Consistency, MemDevice};
 use fstitch_core::{BlockKind, FileSystem};
 use fstitch_fs::ext2::journal::{Journal, locate, read_superblock};
-use fstitch_fs::ext2::view::BlockView;
+use fstitch_fs::view::BlockView;
 use fstitch_patch::journal::checksum::{START, crc32c};
 use fstitch_patch::journal::format::{
     COMPAT_CHECKSUM, INCOMPAT_64BIT, INCOMPAT_ASYNC_COMMIT, INCOMPAT_CSUM_V2, INCOMPAT_CSUM_V3,

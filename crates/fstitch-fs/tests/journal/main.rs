@@ -27,7 +27,7 @@ use fstitch_fs::ext2::journal::{
     Journal, Options, Orphans, Recovered, abandon, locate, read_superblock, recover,
 };
 use fstitch_fs::ext2::layout::superblock::{S_FEATURE_INCOMPAT, S_LAST_ORPHAN, S_STATE, STATE_ERROR};
-use fstitch_fs::ext2::view::BlockView;
+use fstitch_fs::view::BlockView;
 use fstitch_patch::journal::replay;
 use support::{Scratch, have, run};
 use volatile::{Changes, Volatile};

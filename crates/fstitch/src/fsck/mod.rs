@@ -14,7 +14,7 @@ use fstitch_core::{
 };
 use fstitch_disk::{Direct, DiskOptions, FileDisk};
 use fstitch_formats::{FORMATS, Format, KeepsMaps, MapsAt, Recovery};
-use fstitch_fs::ext2::view::BlockView;
+use fstitch_fs::view::BlockView;
 use serde::{Deserialize, Serialize};
 
 use crate::control::client::Connection;

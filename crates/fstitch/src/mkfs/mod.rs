@@ -311,6 +311,8 @@ fn prepare_image(common: &Common, kind: &str) -> Result<(Option<u64>, Prepared)>
 pub enum Prepared {
     /// It was there, and long enough.
     Nothing,
+    /// The same, and it is a file without contents, one long hole.
+    Empty,
     /// It was made.
     Created,
     /// It was this short, in bytes.
@@ -319,15 +321,15 @@ pub enum Prepared {
 
 impl Prepared {
     /// Whether the image reads as zeros.
-    fn is_new(self) -> bool {
-        self == Self::Created
+    const fn is_new(self) -> bool {
+        matches!(self, Self::Created | Self::Empty | Self::Grown(0))
     }
 
     /// Takes it back when nothing came of the rest.
     pub fn undo(self, image: &Path) {
         // The reason why nothing came of it is what the user must hear, not that this failed as well.
         let _ = match self {
-            Self::Nothing => Ok(()),
+            Self::Nothing | Self::Empty => Ok(()),
             Self::Created => std::fs::remove_file(image),
             Self::Grown(len) => {
                 std::fs::OpenOptions::new().write(true).open(image).and_then(|file| file.set_len(len))
@@ -399,17 +401,23 @@ impl Target<'_> {
 /// Extends an existing image file that is shorter than the size asked for.
 fn grow_file(image: &Path, size: Option<u64>, offset: u64) -> Result<Prepared> {
     let meta = std::fs::metadata(image)?;
-    let Some(size) = size else {
-        return Ok(Prepared::Nothing);
-    };
-    let end = size.checked_add(offset).context("offset and size are too large together")?;
-    if meta.is_file() && meta.len() < end {
-        let file = std::fs::OpenOptions::new().write(true).open(image);
-        let file = file.with_context(|| format!("growing {}", image.display()))?;
-        file.set_len(end).with_context(|| format!("growing {}", image.display()))?;
-        return Ok(Prepared::Grown(meta.len()));
+    if let Some(size) = size {
+        let end = size.checked_add(offset).context("offset and size are too large together")?;
+        if meta.is_file() && meta.len() < end {
+            let file = std::fs::OpenOptions::new().write(true).open(image);
+            let file = file.with_context(|| format!("growing {}", image.display()))?;
+            file.set_len(end).with_context(|| format!("growing {}", image.display()))?;
+            return Ok(Prepared::Grown(meta.len()));
+        }
     }
-    Ok(Prepared::Nothing)
+    let is_empty = meta.is_file() && is_hole(image)?;
+    Ok(if is_empty { Prepared::Empty } else { Prepared::Nothing })
+}
+
+/// Whether a file has no contents anywhere, as far as its file system tells.
+fn is_hole(image: &Path) -> Result<bool> {
+    let file = std::fs::File::open(image).with_context(|| image.display().to_string())?;
+    Ok(rustix::fs::seek(&file, rustix::fs::SeekFrom::Data(0)) == Err(rustix::io::Errno::NXIO))
 }
 
 /// Makes the volume, of `size` bytes if that is given, with its journal on `journal` if there is one.

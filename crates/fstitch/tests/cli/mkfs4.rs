@@ -50,6 +50,26 @@ fn the_defaults_are_those_of_others() {
 }
 
 #[test]
+fn a_file_that_is_one_hole_stays_sparse() {
+    use std::os::unix::fs::MetadataExt;
+    let place = Place::new();
+    let (image, kept) = (place.text("a.img"), 4 << 20);
+    let file = fs::File::create(&image).unwrap();
+    for (len, words) in [(1 << 30, ""), (0, "1G")] {
+        file.set_len(0).unwrap();
+        file.set_len(len).unwrap();
+        fstitch(&format!("mkfs ext4 -q {image} {words}")).ok();
+        let stored = file.metadata().unwrap().blocks() * 512;
+        assert!(stored < kept, "{stored} bytes of {len}");
+    }
+    // What holds something is overwritten where tables come.
+    fs::write(&image, vec![0xff; 64 << 20]).unwrap();
+    fstitch(&format!("mkfs ext4 -q {image}")).ok();
+    assert!(file.metadata().unwrap().blocks() * 512 >= 64 << 20);
+    assert!(fstitch(&format!("fsck -fn {image}")).ok().contains("nothing wrong"));
+}
+
+#[test]
 fn features_are_switched_and_refused_by_name() {
     if !needs("e2fsck") {
         return;

@@ -27,7 +27,7 @@ use fstitch_fs::ext2::layout::feature::{Features, PLAIN};
 use fstitch_fs::ext2::layout::group::GroupDescriptor;
 use fstitch_fs::ext2::layout::inode::{self, DIRECT, I_MODE, I_SIZE, I_SIZE_HIGH, POINTERS, pointer_field};
 use fstitch_fs::ext2::layout::superblock::{ROOT_INO, S_UUID, Superblock};
-use fstitch_fs::ext2::view::BlockView;
+use fstitch_fs::view::BlockView;
 use fstitch_shepherd::{Room, Rules, Stretch};
 
 use super::Ext;

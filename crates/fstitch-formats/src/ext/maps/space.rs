@@ -14,7 +14,7 @@ use fstitch_fs::ext2::layout::inode::{
 use fstitch_fs::ext2::layout::superblock::{
     S_FEATURE_RO_COMPAT, S_FREE_BLOCKS_COUNT, S_STATE, STATE_ERROR, STATE_VALID, SUPERBLOCK_SIZE,
 };
-use fstitch_fs::ext2::view::BlockView;
+use fstitch_fs::view::BlockView;
 use fstitch_shepherd::Room;
 
 use super::{MODE, Raw};

@@ -2,7 +2,6 @@
 
 use fstitch_core::{BlockKind, FileKind, Result};
 
-use super::bits::{self, Bits};
 use super::clusters::{Clusters, by_pointers, place_in_cluster, rehome};
 use super::extents::{self, Fate, Seen, VisitExtents, walk_extents};
 use super::inodes::{self, Scan};
@@ -12,6 +11,7 @@ use super::rebuild::squeeze;
 use super::seals::Map;
 use super::state::{Mending, State, Volume};
 use super::walk::{Pointer, Verdict, Visit, walk};
+use crate::bits::{self, Bits};
 use crate::ext2::layout::extent::Extent;
 use crate::ext2::layout::inode::{EXTENTS_FL, I_FLAGS, POINTERS, pointer_field};
 use crate::ext2::num::{idx, wide};

@@ -2,7 +2,6 @@
 
 use fstitch_core::Result;
 
-use super::bits::put_bit;
 use super::claims::allocate;
 use super::connect::set_dotdot;
 use super::dirs::drop_index;
@@ -13,6 +12,7 @@ use super::parts::{Parts, Shape};
 use super::salvage::add_name;
 use super::seals::Map;
 use super::state::{DIRECTORY, Dir, KIND, REACHED, State, Volume};
+use crate::bits::put_bit;
 use crate::ext2::layout::dirent::{D_INODE, D_NAME_LEN, HEADER};
 use crate::ext2::layout::inode::{I_FLAGS, I_LINKS_COUNT};
 use crate::ext2::layout::superblock::ROOT_INO;

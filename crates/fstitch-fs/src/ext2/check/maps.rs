@@ -2,9 +2,9 @@
 
 use fstitch_core::Result;
 
-use super::bits::put_bit;
 use super::seals::Map;
 use super::state::{State, USED, Volume};
+use crate::bits::put_bit;
 use crate::ext2::layout::group::{BG_FREE_BLOCKS_COUNT, BG_FREE_INODES_COUNT, BG_USED_DIRS_COUNT};
 use crate::ext2::layout::superblock::{
     FREE_BLOCKS, S_FREE_INODES_COUNT, S_SESSION_MAGIC, S_STATE, STATE_ERROR, STATE_VALID,

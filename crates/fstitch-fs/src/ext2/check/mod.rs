@@ -20,7 +20,6 @@
 //! Memory: two bits per block of parts of the volume where something is, five bytes per inode, 16 bytes per directory; nothing for a file. Hostile
 //! volumes cannot make a pass loop: an indirect block is followed once.
 
-mod bits;
 mod claims;
 mod clusters;
 mod connect;

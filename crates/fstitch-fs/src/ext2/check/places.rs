@@ -7,9 +7,9 @@ use std::collections::BTreeSet;
 
 use fstitch_core::{BlockKind, BlockNo, CheckReport, FileKind, FindingClass, Result};
 
-use super::bits::{bit, put_bit};
 use super::state::Volume;
 use super::supers::copies;
+use crate::bits::{bit, put_bit};
 use crate::ext2::layout::group::{BLOCK_UNINIT, GroupDescriptor, INODE_UNINIT};
 use crate::ext2::layout::inode::{self, I_LINKS_COUNT, I_MODE};
 use crate::ext2::layout::superblock::{ROOT_INO, Superblock};

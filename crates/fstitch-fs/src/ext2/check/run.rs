@@ -8,7 +8,7 @@ use super::{claims, connect, dirs, inodes, links, maps, quota, supers};
 use crate::ext2::layout::superblock::Superblock;
 use crate::ext2::leftovers::Leftovers;
 use crate::ext2::num::{idx, wide};
-use crate::ext2::view::BlockView;
+use crate::view::BlockView;
 
 /// What a run found, and how much of it was mended.
 pub(super) struct Outcome {

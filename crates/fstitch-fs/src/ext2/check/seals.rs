@@ -6,8 +6,8 @@
 
 use fstitch_core::{BlockKind, BlockNo, Result};
 
-use super::bits::{put_bit, set_from};
 use super::state::Volume;
+use crate::bits::{put_bit, set_from};
 use crate::ext2::layout::checksum::{
     self, DIRECTORY_TAIL, InodeSums, has_directory_tail, is_placed, place, seal_superblock,
 };

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use fstitch_core::{CheckReport, FindingClass, Timestamp};
 
 use super::super::source::BlockSource;
-use super::bits::Bits;
+use crate::bits::Bits;
 use crate::ext2::layout::group::GroupDescriptor;
 use crate::ext2::layout::superblock::Superblock;
 use crate::ext2::leftovers::Leftovers;

@@ -9,7 +9,7 @@ use super::claims::DOUBLE_INDIRECT;
 use super::state::{State, Volume};
 use super::{journal, mmp, orphan_file, places};
 use crate::ext2::layout::checksum::seal_superblock;
-use crate::ext2::layout::feature::{COMPAT_KNOWN, Features, PLAIN, compat, incompat, ro_compat};
+use crate::ext2::layout::feature::{Features, WRITTEN, compat, incompat, ro_compat};
 use crate::ext2::layout::group::{BG_FLAGS, BG_ITABLE_UNUSED, BLOCK_UNINIT, GroupDescriptor, INODE_UNINIT};
 use crate::ext2::layout::inode::{I_MODE, I_SIZE, I_SIZE_HIGH, POINTERS, pointer_field};
 use crate::ext2::layout::quota::QuotaKind;
@@ -20,7 +20,7 @@ use crate::ext2::layout::superblock::{
     S_USR_QUOTA_INUM, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, Superblock, USER_QUOTA_INO,
 };
 use crate::ext2::num::{idx, pointer32, wide};
-use crate::ext2::view::BlockView;
+use crate::view::BlockView;
 
 /// Blocks of a group as the makers of volumes have them at most: a count of them has 16 bits.
 const GROUP_MAX: u64 = (1 << 16) - 8;
@@ -42,29 +42,10 @@ pub(super) fn raw_superblock(device: &dyn BlockDevice) -> Result<Vec<u8>> {
     Ok(raw)
 }
 
-/// Features with which a volume is checked. What others add may be in good order in a way that looks like damage here, and
-/// mending would damage it: the files of quotas, encrypted names. What nobody ever made, `btree_dir`, is damage or not
-/// known at all, and e2fsck refuses it as well.
-const CHECKED: Features = Features {
-    compat: COMPAT_KNOWN | compat::SPARSE_SUPER2,
-    incompat: incompat::FILETYPE
-        | incompat::META_BG
-        | incompat::EXTENTS
-        | incompat::BIT64
-        | incompat::MMP
-        | incompat::FLEX_BG
-        | incompat::EA_INODE
-        | incompat::CSUM_SEED
-        | incompat::LARGE_DIR
-        | incompat::INLINE_DATA,
-    ro_compat: PLAIN.ro_compat & !ro_compat::BTREE_DIR
-        | ro_compat::HUGE_FILE
-        | ro_compat::UNINIT_BG
-        | ro_compat::BIGALLOC
-        | ro_compat::METADATA_CSUM
-        | ro_compat::QUOTA
-        | ro_compat::PROJECT,
-};
+/// Features with which a volume is checked: those that are kept valid. What others add may be in good order in a way that looks like
+/// damage here, and mending would damage it, as encrypted names. What nobody ever made, `btree_dir`, is damage or not known at
+/// all, and e2fsck refuses it as well.
+const CHECKED: Features = Features { ro_compat: WRITTEN.ro_compat & !ro_compat::BTREE_DIR, ..WRITTEN };
 
 /// Reads and checks a superblock beyond what is needed to use it.
 pub(super) fn parse(raw: &[u8], device_bytes: u64) -> Result<Superblock> {

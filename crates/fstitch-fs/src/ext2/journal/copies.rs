@@ -8,7 +8,7 @@ use super::raw::{
 };
 use crate::ext2::layout::checksum::seal_superblock;
 use crate::ext2::layout::feature::compat;
-use crate::ext2::view::BlockView;
+use crate::view::BlockView;
 
 /// Where the superblock keeps the journal's pointers and length, for when inode 8 is lost.
 pub(super) const S_JNL_BLOCKS: usize = 0x10c;

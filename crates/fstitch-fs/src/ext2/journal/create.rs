@@ -37,7 +37,7 @@ use crate::ext2::newmap::{NewMap, Shape};
 use crate::ext2::num::{idx, idx64, low32, small, wide};
 use crate::ext2::offline::OfflineGroup;
 use crate::ext2::runs::Runs;
-use crate::ext2::view::BlockView;
+use crate::view::BlockView;
 
 /// The shortest journal that other systems accept, in blocks.
 pub const BLOCKS_MIN: u32 = 1024;

@@ -25,7 +25,7 @@ use super::raw::{
 };
 use crate::ext2::layout::feature::{compat, incompat};
 use crate::ext2::num::{idx, low32};
-use crate::ext2::view::BlockView;
+use crate::view::BlockView;
 
 /// Bytes of a volume's name.
 const NAME_MAX: usize = 16;

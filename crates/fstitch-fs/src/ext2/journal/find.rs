@@ -15,7 +15,7 @@ use crate::ext2::layout::group::GroupDescriptor;
 use crate::ext2::layout::inode::{self, DIRECT, DiskInode, POINTERS};
 use crate::ext2::num::idx;
 use crate::ext2::own::OwnRuns;
-use crate::ext2::view::BlockView;
+use crate::view::BlockView;
 
 /// Blocks for fast commits in a journal that does not say how many.
 const FAST_COMMIT_DEFAULT: u32 = 256;

@@ -11,7 +11,7 @@ use super::super::layout::group::GroupDescriptor;
 use super::super::layout::superblock::Superblock;
 use super::super::layout::xattr::XATTR_MAGIC;
 use super::super::num::low32;
-use super::super::view::BlockView;
+use crate::view::BlockView;
 
 /// Kinds of blocks of a volume.
 pub(super) struct Kinds<'a> {

@@ -11,7 +11,7 @@ use super::raw::Superblock;
 use crate::ext2::layout::checksum::{self, InodeSums, ORPHAN_MAGIC, ORPHAN_TAIL};
 use crate::ext2::layout::inode::DiskInode;
 use crate::ext2::num::idx;
-use crate::ext2::view::BlockView;
+use crate::view::BlockView;
 
 const WHAT: Structure = Structure::Other("orphan file");
 

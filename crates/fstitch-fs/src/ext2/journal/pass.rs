@@ -32,7 +32,7 @@ use crate::ext2::layout::xattr::{H_MAGIC, H_REFCOUNT, XATTR_MAGIC};
 use crate::ext2::layout::{Field, keep_sum};
 use crate::ext2::num::idx;
 use crate::ext2::own::OwnRuns;
-use crate::ext2::view::BlockView;
+use crate::view::BlockView;
 
 /// Blocks that a batch changes at most, if nothing else is said, however large the journal is: they are in memory.
 pub const BATCH_MAX: usize = 1024;

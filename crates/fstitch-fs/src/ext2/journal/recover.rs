@@ -26,7 +26,7 @@ use crate::ext2::layout::feature::{Features, compat, incompat, ro_compat};
 use crate::ext2::layout::group::GroupDescriptor;
 use crate::ext2::layout::keep_sum;
 use crate::ext2::num::idx;
-use crate::ext2::view::BlockView;
+use crate::view::BlockView;
 
 /// How to recover.
 pub struct Options<'a> {

@@ -15,7 +15,7 @@ use crate::ext2::layout::extent::Node;
 use crate::ext2::layout::feature::incompat;
 use crate::ext2::layout::inode::{DiskInode, EXTENTS_FL, I_BLOCKS, I_FLAGS, POINTERS};
 use crate::ext2::num::{idx, small};
-use crate::ext2::view::BlockView;
+use crate::view::BlockView;
 
 /// `s_jnl_backup_type` of a superblock that has a copy of the journal's pointers and length.
 const BACKUP_BLOCKS: u8 = 1;

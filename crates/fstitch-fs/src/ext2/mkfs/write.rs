@@ -20,7 +20,7 @@ use crate::ext2::mmp;
 use crate::ext2::newmap::{NewMap, Shape};
 use crate::ext2::quota::tree::build;
 use crate::ext2::quota::{FILE_FLAGS, FILE_MODE};
-use crate::ext2::view::BlockView;
+use crate::view::BlockView;
 
 /// Bytes of zeros written at once.
 const ZEROS: usize = 1 << 20;

@@ -12,7 +12,7 @@ use crate::ext2::layout::inode::{self, DiskInode};
 use crate::ext2::layout::quota::{Dquot, Header, QUOTA_BLOCK, QuotaKind};
 use crate::ext2::layout::superblock::Superblock;
 use crate::ext2::num::idx;
-use crate::ext2::view::BlockView;
+use crate::view::BlockView;
 
 /// What somebody may have; 0 for any number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -14,7 +14,7 @@ use crate::ext2::layout::superblock::{
     S_BLOCK_GROUP_NR, S_CHECKSUM, S_OVERHEAD_BLOCKS, S_STATE, STATE_VALID, SUPERBLOCK_SIZE, Superblock,
 };
 use crate::ext2::num::idx;
-use crate::ext2::view::BlockView;
+use crate::view::BlockView;
 
 /// Fails if the journal has no room for what changes inside the volume.
 pub(super) fn check(

@@ -6,7 +6,7 @@ use crate::ext2::layout::checksum::{put_block_bitmap_sum, put_inode_bitmap_sum};
 use crate::ext2::layout::group::{GroupDescriptor, INODE_UNINIT, INODE_ZEROED};
 use crate::ext2::layout::superblock::Superblock;
 use crate::ext2::num::{idx, low16, small};
-use crate::ext2::view::BlockView;
+use crate::view::BlockView;
 
 /// Blocks that are looked at at once.
 const AT_ONCE: u64 = 256;

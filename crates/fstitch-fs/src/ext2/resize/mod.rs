@@ -33,7 +33,7 @@ use super::layout::feature::{Features, PLAIN, incompat, ro_compat};
 use super::layout::superblock::{STATE_ERROR, STATE_VALID};
 use super::mkfs::MkfsFeatures;
 use super::num::idx;
-use super::view::BlockView;
+use crate::view::BlockView;
 use lent::Lent;
 use plan::Sizes;
 use staged::Staged;

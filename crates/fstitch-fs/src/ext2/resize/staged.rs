@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use fstitch_core::{BlockBuf, BlockKind, BlockNo, Result};
 
-use crate::ext2::view::BlockView;
+use crate::view::BlockView;
 
 /// The changes of a volume, by block.
 pub(super) struct Staged<'v> {

@@ -4,7 +4,7 @@ use fstitch_core::num::{to_u64, to_usize};
 use fstitch_core::{FileKind, Result};
 
 use super::{Seen, State};
-use crate::ufs::layout::inode::{DIRECT, DiskInode, flag};
+use crate::ufs::layout::inode::{DiskInode, flag};
 use crate::ufs::layout::superblock::ROOT_INO;
 use crate::ufs::volume::{Inode, Ufs};
 
@@ -72,7 +72,6 @@ impl Ufs {
         for (level, &start) in disk.indirect.iter().enumerate() {
             taken += self.claim_tree(state, inode, (start, level))?;
         }
-        debug_assert_eq!(disk.direct.len(), DIRECT, "all of them");
         Ok(taken)
     }
 
@@ -105,7 +104,7 @@ impl Ufs {
         if state.keep("pointer", range)?.is_none() {
             return Ok(0);
         }
-        let twice = (start..start + count).filter(|&at| !state.claimed.add(at)).count();
+        let twice = (start..start + count).filter(|&at| state.claimed.set(at)).count();
         if twice > 0 {
             state.damage(
                 "block-shared",

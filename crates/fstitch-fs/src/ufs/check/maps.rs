@@ -16,7 +16,7 @@ impl Ufs {
             let (mut wrongly_free, mut leaked) = (0_u64, 0_u64);
             let mut found = Totals::default();
             for at in 0..group.fragments {
-                match (group.is_fragment_free(at), state.claimed.has(start + u64::from(at))) {
+                match (group.is_fragment_free(at), state.claimed.get(start + u64::from(at))) {
                     (true, true) => wrongly_free += 1,
                     (false, false) => leaked += 1,
                     _ => {}

@@ -17,27 +17,7 @@ use fstitch_core::{BlockKind, BlockNo, CheckReport, Error, FindingClass, Result,
 use super::layout::group::Group;
 use super::layout::superblock::{Superblock, Totals};
 use super::volume::Ufs;
-
-/// A set of numbers below a limit.
-struct Bits(Vec<u64>);
-
-impl Bits {
-    fn new(count: u64) -> Self {
-        Self(vec![0; to_usize(count.div_ceil(64))])
-    }
-
-    fn has(&self, at: u64) -> bool {
-        self.0[to_usize(at / 64)] >> (at % 64) & 1 != 0
-    }
-
-    /// Adds a number; false if it was in the set.
-    fn add(&mut self, at: u64) -> bool {
-        let word = &mut self.0[to_usize(at / 64)];
-        let was = *word >> (at % 64) & 1;
-        *word |= 1 << (at % 64);
-        was == 0
-    }
-}
+use crate::bits::Bits;
 
 /// What is known of an inode in use.
 #[derive(Clone, Copy, Default)]
@@ -132,7 +112,7 @@ impl Ufs {
 fn own(sb: &Superblock, claimed: &mut Bits) {
     let mut claim = |range: std::ops::Range<u64>| {
         for at in range.start..range.end.min(sb.fragments) {
-            claimed.add(at);
+            claimed.set(at);
         }
     };
     claim(0..u64::from(sb.parts[0]));

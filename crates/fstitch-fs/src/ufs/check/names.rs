@@ -3,7 +3,8 @@
 use fstitch_core::num::to_usize;
 use fstitch_core::{InodeNo, Result};
 
-use super::{Bits, State};
+use super::State;
+use crate::bits::Bits;
 use crate::ufs::layout::superblock::ROOT_INO;
 use crate::ufs::volume::Ufs;
 
@@ -15,7 +16,7 @@ impl Ufs {
             if !state.inodes[to_usize(ino)].is_directory {
                 continue;
             }
-            if !seen.add(u64::from(ino)) {
+            if seen.set(u64::from(ino)) {
                 state.damage("dir-names", format!("directory {ino} has a second name"));
                 continue;
             }

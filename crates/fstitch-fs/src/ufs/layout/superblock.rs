@@ -1,17 +1,17 @@
 //! The superblock: where everything is.
 
-use fstitch_core::num::to_usize;
+use fstitch_core::num::{to_u64, to_usize};
 use fstitch_core::{BlockDevice, BlockKind, BlockNo, Error, Result, Structure};
 
-use crate::ext2::view::BlockView;
 use crate::ufs::order::Order;
+use crate::view::BlockView;
 
 /// Bytes of a superblock.
 pub const SUPERBLOCK_SIZE: usize = 1376;
 /// Where superblocks are looked for, in bytes.
 pub const PLACES: [u64; 4] = [65_536, 8192, 0, 262_144];
 /// Bytes that are read of each place: the next multiple of a sector.
-const READ: usize = 1536;
+pub(in crate::ufs) const READ: usize = 1536;
 /// Bytes of the smallest unit that a device is read in here.
 const SECTOR: usize = 512;
 /// The root directory's inode.
@@ -167,13 +167,17 @@ fn is_first(raw: &[u8], at: u64, (version, order): (Version, Order)) -> bool {
     }
 }
 
-/// Where the medium that begins with `head` has a superblock, and that.
+/// Whether `raw`, which lies at byte `at`, is a volume's first superblock, or one of a volume that was never finished.
+fn is_superblock(raw: &[u8], at: u64) -> bool {
+    is_unfinished(raw) || kind(raw).is_some_and(|kind| is_first(raw, at, kind))
+}
+
+/// The superblock of the medium that begins with `head`.
 #[must_use]
-pub fn find(head: &[u8]) -> Option<(u64, &[u8])> {
+pub fn find(head: &[u8]) -> Option<&[u8]> {
     PLACES.into_iter().find_map(|at| {
         let start = usize::try_from(at).ok()?;
-        let raw = head.get(start..start + SUPERBLOCK_SIZE)?;
-        (is_unfinished(raw) || kind(raw).is_some_and(|kind| is_first(raw, at, kind))).then_some((at, raw))
+        head.get(start..start + SUPERBLOCK_SIZE).filter(|raw| is_superblock(raw, at))
     })
 }
 
@@ -203,14 +207,18 @@ impl Superblock {
     /// `Io`; `Corrupt` if there is none, or none that can be.
     pub fn read(device: &dyn BlockDevice) -> Result<Self> {
         let view = BlockView::new(device, SECTOR);
-        let bytes = device.geometry().bytes();
-        let mut raw = vec![0; READ];
-        for at in PLACES.into_iter().filter(|&at| at + READ as u64 <= bytes) {
-            view.read(BlockNo(at / SECTOR as u64), BlockKind::Superblock, &mut raw)?;
-            if is_unfinished(&raw) {
-                return Err(damaged("the volume was never finished".into()));
-            }
-            if kind(&raw).is_some_and(|kind| is_first(&raw, at, kind)) {
+        Self::read_by(device.geometry().bytes(), |at| {
+            let mut raw = vec![0; READ];
+            view.read(BlockNo(at / to_u64(SECTOR)), BlockKind::Superblock, &mut raw)?;
+            Ok(raw)
+        })
+    }
+
+    /// The same of a medium of so many bytes, of which `read` has [`READ`] from a byte on.
+    pub(in crate::ufs) fn read_by(bytes: u64, read: impl Fn(u64) -> Result<Vec<u8>>) -> Result<Self> {
+        for at in PLACES.into_iter().filter(|at| at + to_u64(READ) <= bytes) {
+            let raw = read(at)?;
+            if is_superblock(&raw, at) {
                 return Self::parse(&raw, at, bytes);
             }
         }
@@ -222,6 +230,9 @@ impl Superblock {
     /// # Errors
     /// `Corrupt`, with what cannot be.
     pub fn parse(raw: &[u8], at: u64, device_bytes: u64) -> Result<Self> {
+        if is_unfinished(raw) {
+            return Err(damaged("the volume was never finished".into()));
+        }
         let (version, order) = kind(raw).ok_or_else(|| damaged("no magic number".into()))?;
         let fragment_size = fragment_size(raw).map_err(damaged)?;
         let word = |at: usize| order.u32(raw, at);
@@ -310,6 +321,12 @@ impl Superblock {
             ));
         }
         Ok(())
+    }
+
+    /// Whether it was not unmounted in an orderly way, or says that a check is due.
+    #[must_use]
+    pub const fn is_unclean(&self) -> bool {
+        !self.is_clean || self.flags & (flag::UNCLEAN | flag::NEEDS_FSCK) != 0
     }
 
     /// Fragments of a block.

@@ -23,7 +23,7 @@ use fstitch_core::{
     RepairReport, Result, SystemClock,
 };
 use fstitch_formats::{self as formats, Format};
-use fstitch_fs::ext2::view::BlockView;
+use fstitch_fs::view::BlockView;
 use fstitch_shepherd::{Era, Remedy, Shepherd};
 
 use super::owed::Touched;

@@ -11,7 +11,7 @@ use crate::ext2::resize::commit;
 use crate::ext2::resize::plan::Sizes;
 use crate::ext2::resize::staged::Staged;
 use crate::ext2::resize::table;
-use crate::ext2::view::BlockView;
+use crate::view::BlockView;
 
 /// Makes the volume the smaller one.
 ///

@@ -1,6 +1,6 @@
 //! A bit for each of many things.
 
-use crate::ext2::num::idx64;
+use fstitch_core::num::to_usize;
 
 /// Words of a part.
 const PART: usize = 512;
@@ -9,35 +9,35 @@ const PART_BITS: u64 = 64 * 512;
 
 /// A fixed number of bits, all clear at first. Parts without a set bit take no memory: of a volume of 20 TiB that is new, almost all.
 #[derive(Clone, Debug)]
-pub(super) struct Bits {
+pub(crate) struct Bits {
     parts: Vec<Option<Box<[u64; PART]>>>,
     len: u64,
 }
 
 impl Bits {
     /// `len` clear bits.
-    pub(super) fn new(len: u64) -> Self {
-        Self { parts: vec![None; idx64(len.div_ceil(PART_BITS))], len }
+    pub(crate) fn new(len: u64) -> Self {
+        Self { parts: vec![None; to_usize(len.div_ceil(PART_BITS))], len }
     }
 
     /// The word that has bit `at`.
     fn word_of(&self, at: u64) -> u64 {
-        let part = self.parts.get(idx64(at / PART_BITS)).and_then(Option::as_ref);
-        part.map_or(0, |part| part[idx64(at % PART_BITS / 64)])
+        let part = self.parts.get(to_usize(at / PART_BITS)).and_then(Option::as_ref);
+        part.map_or(0, |part| part[to_usize(at % PART_BITS / 64)])
     }
 
     fn word_mut(&mut self, at: u64) -> &mut u64 {
-        let part = self.parts[idx64(at / PART_BITS)].get_or_insert_with(|| Box::new([0; PART]));
-        &mut part[idx64(at % PART_BITS / 64)]
+        let part = self.parts[to_usize(at / PART_BITS)].get_or_insert_with(|| Box::new([0; PART]));
+        &mut part[to_usize(at % PART_BITS / 64)]
     }
 
     /// Whether bit `at` is set; bits beyond the end are clear.
-    pub(super) fn get(&self, at: u64) -> bool {
+    pub(crate) fn get(&self, at: u64) -> bool {
         at < self.len && self.word_of(at) >> (at % 64) & 1 == 1
     }
 
     /// The 64 bits from `at` on, the first one lowest; bits beyond the end are clear.
-    pub(super) fn word(&self, at: u64) -> u64 {
+    pub(crate) fn word(&self, at: u64) -> u64 {
         match at % 64 {
             0 => self.word_of(at),
             shift => self.word_of(at) >> shift | self.word_of(at + 64) << (64 - shift),
@@ -45,7 +45,7 @@ impl Bits {
     }
 
     /// Sets bit `at`, which must exist; whether it was set before.
-    pub(super) fn set(&mut self, at: u64) -> bool {
+    pub(crate) fn set(&mut self, at: u64) -> bool {
         assert!(at < self.len, "bit {at} of {}", self.len);
         let word = self.word_mut(at);
         let before = *word >> (at % 64) & 1 == 1;
@@ -54,7 +54,7 @@ impl Bits {
     }
 
     /// Sets `count` bits from `first` on, all of which must exist, if none of them is set; else false.
-    pub(super) fn set_run(&mut self, first: u64, count: u64) -> bool {
+    pub(crate) fn set_run(&mut self, first: u64, count: u64) -> bool {
         assert!(first + count <= self.len, "bits {first}+{count} of {}", self.len);
         let masks = || {
             let end = first + count;
@@ -73,17 +73,17 @@ impl Bits {
     }
 
     /// Whether none of `count` bits from `first` on is set.
-    pub(super) fn is_clear(&self, first: u64, count: u64) -> bool {
+    pub(crate) fn is_clear(&self, first: u64, count: u64) -> bool {
         let end = first + count;
         count == 0
             || (first / PART_BITS..end.div_ceil(PART_BITS)).all(|number| {
-                let Some(Some(part)) = self.parts.get(idx64(number)) else { return true };
+                let Some(Some(part)) = self.parts.get(to_usize(number)) else { return true };
                 let bits = number * PART_BITS;
                 let (from, to) = (first.max(bits) - bits, end.min(bits + PART_BITS) - bits);
                 (from / 64..to.div_ceil(64)).all(|word| {
                     let low = from.max(word * 64) - word * 64;
                     let high = to.min(word * 64 + 64) - word * 64;
-                    part[idx64(word)] << (64 - high) >> (64 - high + low) == 0
+                    part[to_usize(word)] << (64 - high) >> (64 - high + low) == 0
                 })
             })
     }
@@ -96,12 +96,12 @@ impl Bits {
 }
 
 /// Whether bit `at` of a bitmap block is set.
-pub(super) fn bit(bytes: &[u8], at: usize) -> bool {
+pub(crate) fn bit(bytes: &[u8], at: usize) -> bool {
     bytes[at / 8] >> (at % 8) & 1 == 1
 }
 
 /// Sets all bits of a bitmap block from `at` on.
-pub(super) fn set_from(bytes: &mut [u8], at: usize) {
+pub(crate) fn set_from(bytes: &mut [u8], at: usize) {
     if let Some(byte) = bytes.get_mut(at / 8) {
         *byte |= 0xff << (at % 8);
         bytes[at / 8 + 1..].fill(0xff);
@@ -109,7 +109,7 @@ pub(super) fn set_from(bytes: &mut [u8], at: usize) {
 }
 
 /// Sets or clears bit `at` of a bitmap block.
-pub(super) fn put_bit(bytes: &mut [u8], at: usize, on: bool) {
+pub(crate) fn put_bit(bytes: &mut [u8], at: usize, on: bool) {
     let mask = 1 << (at % 8);
     if on {
         bytes[at / 8] |= mask;
