@@ -122,16 +122,17 @@ impl LowLevelFs for Ext2 {
             return self.attach_run(inode, allocation, contents);
         }
         inode.ahead = inode.ahead.saturating_sub(allocation.count);
-        let mut taken = Some(allocation);
-        let attached = self.charged(inode, |inode| match taken.take() {
-            Some(allocation) => self.attach_run(inode, allocation, contents),
-            None => unreachable!("it is done once"),
-        });
-        // Where nobody can be charged it was not begun.
-        if let Some(allocation) = taken {
-            self.give_back_allocation(inode, allocation);
+        match self.hold_entries(inode.disk.owners()) {
+            Ok(held) => {
+                let attached = self.attach_run(inode, allocation, contents);
+                self.charge(inode, &held);
+                attached
+            }
+            Err(error) => {
+                self.give_back_allocation(inode, allocation);
+                Err(error)
+            }
         }
-        attached
     }
 
     fn give_back(&self, inode: &mut Inode, allocation: Allocation) {

@@ -78,7 +78,7 @@ impl Ext2 {
     }
 
     /// Charges the inode's owners for what it has more or less than they were charged for.
-    fn charge(&self, inode: &mut Inode, held: &Held) {
+    pub(in crate::ext2) fn charge(&self, inode: &mut Inode, held: &Held) {
         let owed = inode.owed();
         let change = owed.since(std::mem::replace(&mut inode.charged, owed));
         if change.is_none() || self.quotas.is_none() {
