@@ -31,13 +31,15 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
         let all = ["clippy", "--quiet", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"];
         cargo(root, &all)
     })?;
+    if !options.quick {
+        step("documentation", || documentation(root))?;
+    }
     step("tests", || leaving_no_mounts(|| tests(root)))?;
     step("mounts over io_uring", || leaving_no_mounts(|| mounts_over_io_uring(root)))?;
     step("tests as a user", || leaving_no_mounts(|| tests_as_a_user(root)))?;
     if options.quick {
         return Ok(());
     }
-    step("documentation", || documentation(root))?;
     step("instruction counts", || counts(root))?;
     step("proofs", || leaving_no_mounts(|| proofs(root)))
 }

@@ -36,9 +36,9 @@ fields! {
     S_MNT_COUNT: u16 @ 0x34;
     /// Mounts after which a check is due; 0xffff for never.
     S_MAX_MNT_COUNT: u16 @ 0x36;
-    /// [`MAGIC`].
+    /// [`MAGIC`](super::MAGIC).
     S_MAGIC: u16 @ 0x38;
-    /// [`STATE_VALID`] and the others.
+    /// [`STATE_VALID`](super::STATE_VALID) and the others.
     S_STATE: u16 @ 0x3a;
     /// What to do on errors: 1 continue, 2 read-only, 3 panic.
     S_ERRORS: u16 @ 0x3c;
