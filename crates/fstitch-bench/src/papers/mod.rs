@@ -12,6 +12,7 @@ mod race;
 mod recovery;
 mod scale;
 mod shepherd;
+mod tools;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -52,11 +53,12 @@ pub use self::bpfs::bpfs_in_memory;
 pub use self::lld::child as large_logical_disk;
 
 /// The tables that are measured, with names for those who wait and for those who choose.
-const MEASURED: [(&str, Make); 20] = [
+const MEASURED: [(&str, Make); 21] = [
     ("patches per block", counts::table),
     ("cost per operation", scale::operations),
     ("cost by size of the volume", scale::volumes),
     ("time to mount", recovery::mounting),
+    ("ext4 tools", tools::table),
     ("optimisations", optimizations::table),
     ("files by size", files::table),
     ("PostMark as configured in 2000", files::mail),

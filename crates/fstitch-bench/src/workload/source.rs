@@ -123,6 +123,17 @@ impl Tree {
         self.directories.iter().filter(|path| !path.contains('/')).cloned().collect()
     }
 
+    /// The same in a directory `above`.
+    #[must_use]
+    pub fn below(mut self, above: &str) -> Self {
+        let paths = self.directories.iter_mut().chain(self.files.iter_mut().map(|file| &mut file.path));
+        paths
+            .chain(self.links.iter_mut().map(|(path, _)| path))
+            .for_each(|path| *path = format!("{above}/{path}"));
+        self.directories.insert(0, above.to_owned());
+        self
+    }
+
     /// What is in a file.
     #[must_use]
     pub fn contents(&self, file: &TreeFile) -> &[u8] {
