@@ -123,7 +123,7 @@ fn fill(setting: &Setting<'_>, image: &Path) -> Result<()> {
     let _ = fs::remove_file(image);
     let size = format!("{}M", setting.scale.of(VOLUME.0, VOLUME.1) >> 20);
     // As many inodes as files of the tree's sizes need.
-    let words = ["-q", "-t", "ext4", "-i", "12288"].map(OsStr::new);
+    let words = ["-q", "-t", "ext4", "-b", "4096", "-i", "12288"].map(OsStr::new);
     run("mke2fs", &[&words[..], &[image.as_os_str(), OsStr::new(&size)]].concat())?;
     let inside = Inside::open(inside::disk(image)?, Consistency::Ordered, inside::cache())?;
     inside.cache.start_flusher()?;

@@ -67,6 +67,11 @@ impl Totals {
         self.bar.finish_and_clear();
     }
 
+    fn wrote(&mut self, len: usize) {
+        self.bytes += to_u64(len);
+        self.show();
+    }
+
     fn show(&self) {
         if !self.bar.is_hidden() {
             self.bar.set_message(format!("{} files, {}", self.items, crate::size::show(self.bytes)));
@@ -300,6 +305,13 @@ impl<'a, 't, S: Source, T: Target> Copier<'a, 't, S, T> {
             return self.drain(&mut rest, made);
         }
         let mut writer = self.to.writer(made)?;
+        if let Some(whole) = reader.whole() {
+            writer.expect(size)?;
+            let holes = self.rules.epoch.is_some();
+            put(&mut *writer, 0, whole, holes)?;
+            self.totals.wrote(whole.len());
+            return writer.set_len(size);
+        }
         let mut at = 0;
         while let Some((start, end)) = reader.next_data(at)? {
             ensure!(start >= at && end > start, "the source lists its holes in disorder");
@@ -333,29 +345,10 @@ impl<'a, 't, S: Source, T: Target> Copier<'a, 't, S, T> {
         Ok(())
     }
 
-    /// Writes what was read from position `at` on; zeros stay a hole where that is wanted.
+    /// Writes what was read from position `at` on.
     fn put(&mut self, writer: &mut dyn Writer, at: u64, len: usize) -> Result<()> {
-        let (mut from, holes) = (0, self.rules.epoch.is_some());
-        while from < len {
-            let zero = |from: usize| {
-                let end = len.min(from + GRAIN - usize::try_from(at).map_or(0, |at| (at + from) % GRAIN));
-                (end, holes && self.buffer[from..end].iter().all(|&byte| byte == 0))
-            };
-            let (mut end, hole) = zero(from);
-            while end < len {
-                let (next, other) = if holes { zero(end) } else { (len, false) };
-                if other != hole {
-                    break;
-                }
-                end = next;
-            }
-            if !hole {
-                writer.write_at(at + u64::try_from(from)?, &self.buffer[from..end])?;
-            }
-            from = end;
-        }
-        self.totals.bytes += u64::try_from(len)?;
-        self.totals.show();
+        put(writer, at, &self.buffer[..len], self.rules.epoch.is_some())?;
+        self.totals.wrote(len);
         Ok(())
     }
 
@@ -399,6 +392,30 @@ impl<'a, 't, S: Source, T: Target> Copier<'a, 't, S, T> {
         let (shown, items) = (self.shown(), self.totals.items);
         Full(format!("no room for {shown}: {without}; {items} things were copied before")).into()
     }
+}
+
+/// Writes `data` at position `at`; zeros stay holes where that is wanted.
+fn put(writer: &mut dyn Writer, at: u64, data: &[u8], holes: bool) -> Result<()> {
+    let mut from = 0;
+    while from < data.len() {
+        let zero = |from: usize| {
+            let end = data.len().min(from + GRAIN - usize::try_from(at).map_or(0, |at| (at + from) % GRAIN));
+            (end, holes && data[from..end].iter().all(|&byte| byte == 0))
+        };
+        let (mut end, hole) = zero(from);
+        while end < data.len() {
+            let (next, other) = if holes { zero(end) } else { (data.len(), false) };
+            if other != hole {
+                break;
+            }
+            end = next;
+        }
+        if !hole {
+            writer.write_at(at + u64::try_from(from)?, &data[from..end])?;
+        }
+        from = end;
+    }
+    Ok(())
 }
 
 /// A reader, from the start to its end.

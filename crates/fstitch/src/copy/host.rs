@@ -52,6 +52,16 @@ impl HostNode {
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Self { path: path.into(), follow: false }
     }
+
+    /// What has the name in this directory.
+    pub fn child(&self, name: &[u8]) -> Self {
+        Self::new(self.path.join(OsStr::from_bytes(name)))
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
 }
 
 struct Content {
@@ -135,7 +145,7 @@ impl Source for HostTree {
     }
 
     fn child(&self, dir: &HostNode, name: &[u8]) -> Result<Option<HostNode>> {
-        Ok(Some(HostNode::new(dir.path.join(OsStr::from_bytes(name)))))
+        Ok(Some(dir.child(name)))
     }
 
     fn read_link(&self, node: &HostNode) -> Result<Vec<u8>> {

@@ -1,5 +1,6 @@
 //! `fstitch cp`: trees between this machine and images, in either direction, without a mount.
 
+mod ahead;
 mod archive;
 mod engine;
 mod host;
@@ -16,6 +17,7 @@ use crate::location::Location;
 use crate::open::{self, Access};
 use crate::output::{Outcome, spinner, usage};
 use crate::paths::{Held, Last};
+use ahead::Ahead;
 use archive::Archive;
 use engine::{Copier, Follow, Full, Rules, Totals};
 use host::{HostNode, HostTree};
@@ -191,9 +193,9 @@ pub fn fill(source: &Path, (fs, image): (&dyn FileSystem, &Path), rules: FillRul
     let root = tree.resolve(b"/", Last::Follow)?;
     let rules = Rules { owner: None, follow: Follow::Never, recursive: true, epoch: rules.epoch };
     if source.is_dir() {
-        let host = HostTree::new();
-        let mut copier = Copier::new(&host, &tree, rules, &mut totals);
-        copier.contents_of(&HostNode::new(source), source.as_os_str().as_bytes(), (&root, true))?;
+        let ahead = Ahead::new(source)?;
+        let mut copier = Copier::new(&ahead, &tree, rules, &mut totals);
+        copier.contents_of(&ahead.root(), source.as_os_str().as_bytes(), (&root, true))?;
     } else {
         let archive = Archive::open(source)?;
         let mut copier = Copier::new(&archive, &tree, rules, &mut totals);

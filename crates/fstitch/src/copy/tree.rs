@@ -61,6 +61,10 @@ pub trait Reader {
     fn read_at(&mut self, offset: u64, buf: &mut [u8]) -> Result<usize>;
     /// The next range with storage that starts at or after `offset`; `None` when only a hole follows.
     fn next_data(&mut self, offset: u64) -> Result<Option<(u64, u64)>>;
+    /// All of it, if it is in memory already.
+    fn whole(&self) -> Option<&[u8]> {
+        None
+    }
 }
 
 /// Where contents go.

@@ -28,6 +28,7 @@ pub(super) fn fill(common: &Common, made: &mut Made) -> Result<u64> {
     // Nothing is lost with a volume that is still being made: no order need be kept.
     options.preferred = Some(Consistency::Async);
     let volume = Volume::open(image, &options)?;
+    volume.fs.start()?;
     let rules = FillRules { epoch, quiet: common.quiet || common.json };
     let filled = copy(source, (&*volume.fs, image), rules).and_then(|failed| {
         if let Some(owner) = extended(common, "root_owner").and_then(|text| text.split_once(':')) {
