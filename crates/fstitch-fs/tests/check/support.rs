@@ -34,6 +34,11 @@ impl Drop for Scratch {
     }
 }
 
+/// Whether all is asked for of which otherwise samples are taken (`FSTITCH_WHOLE`, in the long proofs).
+pub fn is_whole() -> bool {
+    std::env::var_os("FSTITCH_WHOLE").is_some()
+}
+
 /// Whether a reference tool is installed; says so visibly if not.
 pub fn have(tool: &str) -> bool {
     let found = Command::new(tool).arg("-V").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok();

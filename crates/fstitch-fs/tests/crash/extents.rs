@@ -135,7 +135,8 @@ fn scattered(
 #[test]
 fn trees_of_extents_are_lawful_at_every_cut() {
     let mut states = 0;
-    for seed in some_seeds(5) {
+    // Of each kind one.
+    for seed in some_seeds(13) {
         let kind = Kind::EXT4[usize::try_from(seed % 3).unwrap()];
         // Small blocks, so that trees are deep.
         let run = Run { block_size: 1024, ..Run::of(seed, 90).on(kind) };

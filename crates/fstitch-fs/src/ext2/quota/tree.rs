@@ -477,7 +477,8 @@ mod tests {
     fn no_byte_of_a_damaged_file_makes_a_walk_fail_otherwise_than_by_an_error() {
         let all: BTreeMap<u32, Dquot> = (0..40).map(|id| (id * 1000, entry(1))).collect();
         let file = build(QuotaKind::User, &Header::EMPTY, &all).unwrap();
-        for at in (0..file.len()).step_by(4) {
+        // All that says where something is, and of the entries some.
+        for at in (0..file.len()).step_by(4).filter(|at| at % 1024 < 64 || at % 28 == 0) {
             for value in [0_u32, 1, 2, 5, 7, 1 << 30, u32::MAX] {
                 let mut bad = file.clone();
                 Field::<u32>::at(at).put(&mut bad, value);
