@@ -228,7 +228,7 @@ fn settle(change: &Change, disk: &dyn BlockDevice, format: &dyn Format, name: &s
         let tunes = format.tunes();
         let tunes =
             tunes.with_context(|| format!("{name}: {} volumes have no settings", format.names()[0]))?;
-        tunes.tune(disk, &tuning).with_context(named)?;
+        tunes.tune(disk, &tuning, crate::epoch::now()?).with_context(named)?;
         text(&format!("{name}: its settings are changed\n"))?;
     }
     let Change { label, uuid, .. } = change;

@@ -24,6 +24,7 @@ mod sums;
 mod support;
 mod tree;
 mod tune;
+mod tuned;
 mod values;
 
 use std::sync::Arc;
