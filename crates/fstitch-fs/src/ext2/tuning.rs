@@ -195,7 +195,9 @@ fn check(shape: &Superblock, raw: &[u8], features: &Features) -> Result<()> {
         return refuse("feature metadata_csum_seed without metadata_csum");
     }
     let had_seed = shape.features.has_incompat(incompat::CSUM_SEED);
-    if had_seed && !has_seed && features.has_sums() && S_CHECKSUM_SEED.get(raw) != crc(u32::MAX, &shape.uuid) {
+    // Values in inodes have sums of that seed, with metadata_csum or without.
+    let needs_seed = features.has_sums() || features.has_incompat(incompat::EA_INODE);
+    if had_seed && !has_seed && needs_seed && S_CHECKSUM_SEED.get(raw) != crc(u32::MAX, &shape.uuid) {
         return refuse(
             "taking feature metadata_csum_seed away: the UUID is another one than the checksums begin with",
         );

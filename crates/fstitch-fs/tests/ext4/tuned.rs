@@ -63,7 +63,8 @@ fn expect(scratch: &Scratch, name: &str, (device, list): (&Arc<MemDevice>, &str)
         assert_eq!(has, wanted, "{name}: {word} of {said:?}");
     }
     tree(device).expect(expected, name);
-    if !said.iter().any(|word| word == "quota")
+    // The kernel here has no quotas.
+    if !said.iter().any(|word| word == "quota" || word == "project")
         && let Some(found) = kernel::tree(scratch, &device.image())
     {
         found.expect(expected, &format!("{name}: the kernel's"));
@@ -73,7 +74,7 @@ fn expect(scratch: &Scratch, name: &str, (device, list): (&Arc<MemDevice>, &str)
 const NO_SUMS: &str = "^metadata_csum,^metadata_csum_seed,^uninit_bg";
 
 /// Shapes of volumes, and how `mke2fs` makes them.
-const SHAPES: [(&str, &[&str]); 12] = [
+const SHAPES: [(&str, &[&str]); 14] = [
     ("ext2", &["-t", "ext2", "-b", "1024", "-g", "2048"]),
     ("ext3-4K", &["-t", "ext3", "-b", "4096"]),
     ("none", &["-O", "^metadata_csum", "-b", "1024", "-g", "2048"]),
@@ -86,6 +87,8 @@ const SHAPES: [(&str, &[&str]); 12] = [
     ("orphan_file", &["-O", "orphan_file,^metadata_csum", "-b", "1024"]),
     ("no-index", &["-O", "^metadata_csum,^dir_index", "-b", "1024"]),
     ("inline_data", &["-O", "inline_data,^metadata_csum", "-b", "1024", "-I", "256"]),
+    ("ea_inode", &["-O", "ea_inode,^metadata_csum", "-b", "1024"]),
+    ("bigalloc", &["-O", "bigalloc,^metadata_csum", "-C", "16384", "-b", "4096"]),
 ];
 
 #[test]
@@ -97,20 +100,461 @@ fn sums_come_and_go_and_come_back() {
     for (name, options) in SHAPES {
         let Some((image, expected)) = kernel::filled(&scratch, &made(&scratch, options)) else { return };
         let below = device(image);
-        for list in ["metadata_csum", NO_SUMS, "uninit_bg", "metadata_csum,metadata_csum_seed", "^metadata_csum,uninit_bg", "^uninit_bg", "metadata_csum"] {
+        let lists = [
+            "metadata_csum",
+            "^metadata_csum,uninit_bg",
+            "metadata_csum,metadata_csum_seed",
+            NO_SUMS,
+            "uninit_bg",
+            "^uninit_bg",
+            "metadata_csum",
+        ];
+        for list in &lists[..if is_thorough() { 7 } else { 4 }] {
             let name = format!("{name}, {list}");
             tuned(&name, &*below, list);
-            let list = match list {
-                "metadata_csum" => "metadata_csum,^uninit_bg",
-                list => list,
-            };
+            let list = if *list == "metadata_csum" { "metadata_csum,^uninit_bg" } else { list };
             expect(&scratch, &name, (&below, list), &expected);
         }
-        let fs = mounted(&below, mechanism(&*below));
-        change(&fs, 3).unwrap();
+        tuned(name, &*below, "metadata_csum");
+        // The kernel's journal gets sums, too, when it is mounted.
+        let write = |at: &std::path::Path| std::fs::write(at.join("top/written"), name).unwrap();
+        let Some((image, expected)) = kernel::changed(&scratch, &below.image(), write) else { return };
+        let below = device(image);
+        expect(&scratch, &format!("{name}, changed by the kernel"), (&below, "metadata_csum"), &expected);
+        if !has_journal(&*below) {
+            // Soft updates do not change all of what the kernel writes there.
+            continue;
+        }
+        let fs = mounted(&below, Consistency::Ordered);
+        change(&fs, 3).unwrap_or_else(|error| panic!("{name}: {error}"));
         let expected = Tree::of(&fs);
         fs.unmount().unwrap();
         drop(fs);
         expect(&scratch, &format!("{name}, changed"), (&below, "metadata_csum"), &expected);
+    }
+}
+
+/// A linear directory whose blocks of 1 KiB are full to the last byte, in the root.
+fn full_directory(fs: &dyn FileSystem) -> InodeNo {
+    let dir = fs.mkdir(&CALLER, fs.root(), b"full", 0o755).unwrap().attr.ino;
+    let name = |at: usize| if at < 50 { format!("{at:012}") } else { format!("{at:08}") };
+    let file = fs.mknod(&CALLER, dir, name(0).as_bytes(), 0o100_644, 0).unwrap().attr.ino;
+    for at in 1..50 + 64 * 14 {
+        fs.link(&CALLER, file, dir, name(at).as_bytes()).unwrap();
+    }
+    dir
+}
+
+#[test]
+fn directories_without_room_are_written_anew() {
+    if !have("mke2fs") || !have("e2fsck") {
+        return;
+    }
+    let scratch = Scratch::new("ext4-tuned-full");
+    let shapes: [(&str, &[&str]); 3] = [
+        ("ext2", &["-t", "ext2", "-b", "1024", "-O", "^dir_index"]),
+        ("extents", &["-b", "1024", "-O", "^metadata_csum,^dir_index"]),
+        ("quota", &["-b", "1024", "-O", "^metadata_csum,^dir_index,quota"]),
+    ];
+    for (name, options) in shapes {
+        let below = device(made(&scratch, options));
+        let fs = mounted(&below, mechanism(&*below));
+        let dir = full_directory(&fs);
+        let expected = Tree::of(&fs);
+        fs.unmount().unwrap();
+        drop(fs);
+        let before = file_map::read(&*below, dir.get()).unwrap();
+        let blocks = |map: &file_map::FileMap| map.runs.iter().map(|run| run.blocks).sum::<u64>();
+        assert_eq!(blocks(&before), 15, "{name}: its blocks are full");
+        // Nothing is written where there is no room.
+        let tight = device(below.image());
+        let fs = mounted(&tight, mechanism(&*tight));
+        let filler = fs.mknod(&CALLER, fs.root(), b"filler", 0o100_644, 0).unwrap().attr.ino;
+        let mut at = 0;
+        while fs.write(&CALLER, filler, at, &[1; 4096]).is_ok() {
+            at += 4096;
+        }
+        while fs.write(&CALLER, filler, at, &[1; 1024]).is_ok() {
+            at += 1024;
+        }
+        fs.unmount().unwrap();
+        drop(fs);
+        let image = tight.image();
+        let refused = tune(&*tight, &features("metadata_csum"), NOW).unwrap_err().to_string();
+        assert!(refused.contains(&format!("directory {} has no room", dir.get())), "{name}: {refused}");
+        assert!(tight.image() == image, "{name}: refused, and something is written");
+        tuned(name, &*below, "metadata_csum");
+        let after = file_map::read(&*below, dir.get()).unwrap();
+        assert!(
+            blocks(&after) > 15 && after.runs[0].physical != before.runs[0].physical,
+            "{name}: {after:?}"
+        );
+        expect(&scratch, name, (&below, "metadata_csum"), &expected);
+        tuned(name, &*below, "^metadata_csum");
+        expect(&scratch, name, (&below, "^metadata_csum"), &expected);
+        assert_eq!(file_map::read(&*below, dir.get()).unwrap(), after, "{name}: it stays where it is");
+    }
+}
+
+#[test]
+fn indexes_of_all_levels_are_written_anew_with_their_directories() {
+    if !have("mke2fs") || !have("e2fsck") {
+        return;
+    }
+    let scratch = Scratch::new("ext4-tuned-index");
+    for options in [&["-b", "1024", "-O", "^metadata_csum"][..], &["-t", "ext3", "-b", "1024"]] {
+        let Some(image) = kernel::with_names(&scratch, &made(&scratch, options), 9000) else { return };
+        let below = device(image);
+        let expected = tree(&below);
+        for list in ["metadata_csum", "^metadata_csum", "metadata_csum"] {
+            tuned("index", &*below, list);
+            expect(&scratch, list, (&below, list), &expected);
+            let path = scratch.path("index.img");
+            std::fs::write(&path, below.image()).unwrap();
+            let (_, said) = run("debugfs", &["-R", "htree_dump /many", path.to_str().unwrap()]);
+            assert!(said.contains("Indirect levels: 1"), "{list}: it has lost its index: {said}");
+        }
+        let fs = mounted(&below, Consistency::Ordered);
+        let many = fs.walk(b"/many").unwrap().attr.ino;
+        let first = b"a name that is longer than most names are, with a number: 0";
+        let file = fs.lookup(many, first).unwrap().attr.ino;
+        for at in 0..3000 {
+            fs.link(&CALLER, file, many, format!("more, and longer than most names, {at}").as_bytes())
+                .unwrap();
+        }
+        let expected = Tree::of(&fs);
+        fs.unmount().unwrap();
+        drop(fs);
+        expect(&scratch, "more names", (&below, "metadata_csum"), &expected);
+    }
+}
+
+/// Fills what a volume says never to have been written with something else. How many groups have some of that.
+fn unwritten_look_used(device: &MemDevice) -> usize {
+    let (_, shape) = read_superblock(device).unwrap();
+    let size = shape.block_size as usize;
+    let image = device.image();
+    let put = |no: u64, from: usize| {
+        let no = usize::try_from(no).unwrap();
+        let mut data = image[no * size..(no + 1) * size].to_vec();
+        data[from..].fill(0x5a);
+        let block = fstitch_core::BlockNo(no as u64);
+        let write = fstitch_core::BlockWrite { block, kind: fstitch_core::BlockKind::Data, data: &data };
+        device.write(&[write]).unwrap();
+    };
+    let mut groups = 0;
+    for group in 0..shape.group_count() {
+        let (no, offset) = shape.descriptor_place(group);
+        let raw = &image[usize::try_from(no).unwrap() * size + offset..];
+        let word = |at: usize| u64::from(u32::from_le_bytes(raw[at..at + 4].try_into().unwrap()));
+        let short = |at: usize| u32::from(u16::from_le_bytes(raw[at..at + 2].try_into().unwrap()));
+        let (flags, unused) = (short(0x12), short(0x1c));
+        groups += usize::from(flags & 3 != 0);
+        if flags & 2 != 0 {
+            put(word(0), 0);
+        }
+        if flags & 1 != 0 {
+            put(word(4), 0);
+        }
+        if flags & 4 == 0 {
+            let used = (shape.inodes_per_group - unused) as usize * usize::from(shape.inode_size);
+            for at in used / size..shape.inode_table_blocks() as usize {
+                put(word(8) + at as u64, used.saturating_sub(at * size).min(size));
+            }
+        }
+    }
+    groups
+}
+
+#[test]
+fn what_was_never_written_is_written() {
+    if !have("mke2fs") || !have("e2fsck") {
+        return;
+    }
+    let scratch = Scratch::new("ext4-tuned-lazy");
+    for features in ["^metadata_csum,uninit_bg", "metadata_csum"] {
+        for list in ["^metadata_csum,^uninit_bg", "metadata_csum", "^metadata_csum,uninit_bg"] {
+            let lazy = ["-O", features, "-b", "1024", "-g", "2048", "-E", "lazy_itable_init=1"];
+            let below = device(made(&scratch, &lazy));
+            let fs = mounted(&below, Consistency::Ordered);
+            fill(&fs, 4).unwrap();
+            let expected = Tree::of(&fs);
+            fs.unmount().unwrap();
+            drop(fs);
+            assert!(unwritten_look_used(&below) > 3, "{features}: nothing was left out");
+            let name = format!("{features}, {list}");
+            assert_eq!(check_ext2(&*below).unwrap().total, 0, "{name}: nobody looks there");
+            tuned(&name, &*below, list);
+            expect(&scratch, &name, (&below, list), &expected);
+        }
+    }
+}
+
+#[test]
+fn what_cannot_be_had_is_refused_by_name_and_nothing_is_written() {
+    if !have("mke2fs") {
+        return;
+    }
+    let scratch = Scratch::new("ext4-tuned-refused");
+    let refused: [(&[&str], &str, &str); 6] = [
+        (&["-O", "mmp,^metadata_csum"], "metadata_csum", "feature mmp"),
+        (&["-O", "ea_inode"], "quota", "quota and ea_inode"),
+        (&["-O", "bigalloc", "-b", "4096"], "quota", "quota and bigalloc"),
+        (&["-I", "128"], "project", "inodes of 128 bytes"),
+        (&[], "uninit_bg", "^metadata_csum,uninit_bg is possible"),
+        (&["-O", "^metadata_csum"], "metadata_csum_seed", "without metadata_csum"),
+    ];
+    for (options, list, named) in refused {
+        let below = device(made(&scratch, options));
+        let image = below.image();
+        let error = tune(&*below, &features(list), NOW).unwrap_err().to_string();
+        assert!(error.contains(named), "{list}: {error}");
+        assert!(below.image() == image, "{list}: refused, and something is written");
+    }
+    // One that is not clean, by nobody's note, and one that is damaged.
+    let below = device(made(&scratch, &["-O", "^metadata_csum,^has_journal", "-b", "1024"]));
+    for (at, byte, named) in [(1024 + 0x3a, 0, "not clean"), (1024 + 0x3a, 1, "")] {
+        let mut image = below.image();
+        image[at] = byte;
+        let found = tune(&*device(image), &features("quota"), NOW).map_err(|error| error.to_string());
+        assert!(found.as_ref().err().map_or("", String::as_str).contains(named), "{named}: {found:?}");
+        assert_eq!(found.is_ok(), byte == 1);
+    }
+    let root = file_map::read(&*below, 2).unwrap().runs[0].physical;
+    let mut image = below.image();
+    image[usize::try_from(root).unwrap() * 1024 + 4] = 5;
+    let error = tune(&*device(image), &features("metadata_csum"), NOW).unwrap_err().to_string();
+    assert!(error.contains("damaged: check it first"), "{error}");
+}
+
+/// What debugfs lists of all kinds, and what the files really have.
+fn usage_is_right(scratch: &Scratch, name: &str, below: &Arc<MemDevice>) {
+    let copy = device(below.image());
+    let fs = mounted(&copy, Consistency::Ordered);
+    let expected = counted(&fs);
+    drop(fs);
+    let found = listed(scratch, &below.image(), "user");
+    assert_eq!(found, expected, "{name}");
+    assert!(found.len() > 4, "{name}: {found:?}");
+}
+
+/// A volume with files of several users.
+fn with_owners(scratch: &Scratch, options: &[&str]) -> (Arc<MemDevice>, Tree) {
+    let below = device(made(scratch, options));
+    let fs = mounted(&below, Consistency::Ordered);
+    fill(&fs, 3).unwrap();
+    steps(&fs, &mut fstitch_core::Seed::new(8), 600);
+    let expected = Tree::of(&fs);
+    fs.unmount().unwrap();
+    drop(fs);
+    (below, expected)
+}
+
+const OWNED: [(&str, &[&str]); 5] = [
+    ("1K", &["-b", "1024", "-g", "2048"]),
+    ("4K", &["-b", "4096"]),
+    ("no-csum", &["-O", "^metadata_csum", "-b", "1024"]),
+    ("uninit_bg", &["-O", "^metadata_csum,uninit_bg,^64bit", "-b", "1024", "-g", "2048"]),
+    ("ext3", &["-t", "ext3", "-b", "1024", "-I", "256"]),
+];
+
+#[test]
+fn files_of_quotas_come_and_go() {
+    if !have("mke2fs") || !have("e2fsck") || !have("debugfs") {
+        return;
+    }
+    let scratch = Scratch::new("ext4-tuned-quota");
+    for (name, options) in OWNED {
+        let (below, expected) = with_owners(&scratch, options);
+        let free = |device: &MemDevice| read_superblock(device).unwrap().1.free_blocks;
+        let before = free(&below);
+        for list in [
+            "quota",
+            "project",
+            "^project",
+            "^quota",
+            "project",
+            "quota",
+            "quota,^project",
+            "^quota,^project",
+            "quota,project",
+            "^quota",
+            "^project",
+        ] {
+            let name = format!("{name}, {list}");
+            tuned(&name, &*below, list);
+            expect(&scratch, &name, (&below, list), &expected);
+            let shape = read_superblock(&*below).unwrap().1;
+            let features = said(&scratch, &below.image());
+            let has = |feature: &str| features.iter().any(|has| has == feature);
+            let wanted = [has("quota"), has("quota"), has("quota") && has("project")];
+            assert_eq!(shape.quota_inodes.map(|ino| ino != 0), wanted, "{name}");
+            if has("quota") {
+                usage_is_right(&scratch, &name, &below);
+            } else {
+                assert_eq!(free(&below), before, "{name}: its files are free");
+            }
+        }
+        // Used as any.
+        tuned(name, &*below, "quota");
+        let fs = mounted(&below, Consistency::Ordered);
+        steps(&fs, &mut fstitch_core::Seed::new(9), 300);
+        let expected = Tree::of(&fs);
+        fs.unmount().unwrap();
+        drop(fs);
+        usage_is_right(&scratch, name, &below);
+        expect(&scratch, name, (&below, "quota"), &expected);
+    }
+}
+
+#[test]
+fn both_at_once_and_a_volume_with_quotas_gets_sums() {
+    if !have("mke2fs") || !have("e2fsck") {
+        return;
+    }
+    let scratch = Scratch::new("ext4-tuned-both");
+    let (below, expected) = with_owners(&scratch, OWNED[3].1);
+    for list in [
+        "quota,metadata_csum",
+        "^metadata_csum,project,large_dir",
+        "uninit_bg,^quota",
+        "metadata_csum,quota,^project",
+    ] {
+        tuned("both", &*below, list);
+        expect(&scratch, list, (&below, list), &expected);
+    }
+}
+
+/// A change of features, with the power failing.
+struct Trial {
+    image: Vec<u8>,
+    list: &'static str,
+    expected: Tree,
+}
+
+impl Trial {
+    /// Writes that it takes.
+    fn writes(&self) -> usize {
+        let below = device(self.image.clone());
+        let counted = Cut::never(&below);
+        tune(&counted, &features(self.list), NOW).unwrap();
+        counted.written()
+    }
+
+    /// Cuts it after so many writes, in order or with only some of what was not flushed.
+    fn cut(&self, writes: usize, in_order: bool) -> Arc<MemDevice> {
+        let below = device(self.image.clone());
+        let seed = u64::try_from(writes).unwrap();
+        let done = if in_order {
+            tune(&Cut::after(&below, writes), &features(self.list), NOW)
+        } else {
+            tune(&Lossy::after(&below, writes, seed), &features(self.list), NOW)
+        };
+        assert!(done.is_err(), "{}: {writes} writes", self.list);
+        below
+    }
+
+    /// Finishes it: by the same command again, by our repair, or by e2fsck.
+    fn finish(&self, scratch: &Scratch, name: &str, (cut, way): (&MemDevice, usize)) {
+        let below = device(cut.image());
+        let name = format!("{name}, {}", ["again", "repaired", "e2fsck"][way]);
+        match way {
+            0 => {}
+            1 => {
+                let options = RepairOptions { mode: RepairMode::Yes, now: NOW };
+                let report = repair_ext2(&*below, options).unwrap();
+                assert_eq!(report.left.total, 0, "{name}: {:#?}", report.left.findings);
+                self.is_sound(scratch, &name, &below);
+            }
+            _ => {
+                repaired(scratch, &name, &below);
+                if read_superblock(&*below).unwrap().1.quota_inodes != [0; 3] {
+                    // It counts what directories have, and makes their indexes anew behind that.
+                    repaired(scratch, &name, &below);
+                }
+                self.is_sound(scratch, &name, &below);
+            }
+        }
+        tuned(&name, &*below, self.list);
+        self.is_whole(scratch, &name, &below);
+    }
+
+    fn is_sound(&self, scratch: &Scratch, name: &str, below: &Arc<MemDevice>) {
+        e2fsck_is_content(scratch, name, &below.image());
+        assert_eq!(recovered(&**below), None, "{name}");
+        let report = check_ext2(&**below).unwrap();
+        assert_eq!(report.total, 0, "{name}: {:#?}", report.findings);
+        let found = tree(below);
+        found.expect(&self.expected, name);
+        let copy = device(below.image());
+        let fs = mounted(&copy, mechanism(&*copy));
+        if let Ok(lost) = fs.walk(b"/lost+found") {
+            let mut names = 0;
+            fs.readdir(lost.attr.ino, 0, &mut |_| {
+                names += 1;
+                true
+            })
+            .unwrap();
+            assert_eq!(names, 2, "{name}: nothing was found without a name");
+        }
+    }
+
+    fn is_whole(&self, scratch: &Scratch, name: &str, below: &Arc<MemDevice>) {
+        self.is_sound(scratch, name, below);
+        let said = said(scratch, &below.image());
+        for word in self.list.split(',') {
+            let has = said.iter().any(|has| has == word.trim_start_matches('^'));
+            assert_eq!(has, !word.starts_with('^'), "{name}: {word} of {said:?}");
+        }
+    }
+}
+
+#[test]
+fn cut_at_any_write_nothing_is_lost_and_it_is_finished() {
+    if !have("mke2fs") || !have("e2fsck") {
+        return;
+    }
+    let scratch = Scratch::new("ext4-tuned-cut");
+    let shapes: [(&str, &[&str], &'static [&'static str]); 3] = [
+        (
+            "none",
+            &["-O", "^metadata_csum", "-b", "1024", "-g", "2048"],
+            &["metadata_csum", "quota,project", "uninit_bg"],
+        ),
+        (
+            "uninit_bg",
+            &["-O", "^metadata_csum,uninit_bg,orphan_file", "-b", "1024", "-g", "2048"],
+            &["metadata_csum,quota", "^uninit_bg"],
+        ),
+        (
+            "sums",
+            &["-b", "1024", "-g", "2048", "-O", "quota,project"],
+            &["^metadata_csum", "^quota", "^project", "^metadata_csum,uninit_bg"],
+        ),
+    ];
+    for (name, options, lists) in shapes {
+        let below = device(made(&scratch, options));
+        let fs = mounted(&below, mechanism(&*below));
+        full_directory(&fs);
+        fill(&fs, 1).unwrap();
+        spread(&fs, 2).unwrap();
+        let expected = Tree::of(&fs);
+        fs.unmount().unwrap();
+        drop(fs);
+        for &list in lists {
+            let trial = Trial { image: below.image(), list, expected: expected.clone() };
+            let writes = trial.writes();
+            println!("{name}, {list}: {writes} writes");
+            let (near, step) =
+                if is_thorough() { (60, (writes / 60).max(1)) } else { (3, (writes / 8).max(1)) };
+            let ends = (0..near.min(writes)).chain(writes.saturating_sub(near)..writes);
+            let cuts: std::collections::BTreeSet<usize> = ends.chain((0..writes).step_by(step)).collect();
+            for (turn, cut) in cuts.into_iter().enumerate() {
+                let left = trial.cut(cut, turn % 2 == 0);
+                let ways = if is_thorough() { 0..3 } else { turn % 3..turn % 3 + 1 };
+                let name = format!("{name}, {list}, {cut} of {writes} writes");
+                ways.for_each(|way| trial.finish(&scratch, &name, (&left, way)));
+            }
+        }
     }
 }

@@ -5,7 +5,7 @@ use fstitch_core::{BlockDevice, CheckReport, Error, FindingClass, Result, Timest
 use super::super::source::BlockSource;
 use super::state::{Mending, State, Volume};
 use super::survey::Survey;
-use super::{claims, connect, dirs, inodes, links, maps, quota, supers};
+use super::{claims, connect, dirs, inodes, links, maps, orphan_file, quota, supers};
 use crate::ext2::layout::superblock::Superblock;
 use crate::ext2::leftovers::Leftovers;
 use crate::ext2::num::{idx, wide};
@@ -45,7 +45,8 @@ pub fn check_source(source: &dyn BlockSource, raw_super: &[u8]) -> Result<CheckR
     let bytes = source.block_count() * wide(source.block_size());
     match supers::parse(raw_super, bytes) {
         Ok(shape) => {
-            let mut run = Run { mending: Mending::Nothing, now: Timestamp::default(), judging: None, survey: None };
+            let mut run =
+                Run { mending: Mending::Nothing, now: Timestamp::default(), judging: None, survey: None };
             Ok(run.all(source, raw_super.to_vec(), shape)?.report)
         }
         Err(error) => Ok(Outcome::hopeless(error)?.report),
@@ -67,8 +68,12 @@ pub(crate) fn judge_source(
         Ok(shape) => shape,
         Err(error) => return Ok(Judgement { report: Outcome::hopeless(error)?.report, leftovers }),
     };
-    let mut run =
-        Run { mending: Mending::Nothing, now: Timestamp::default(), judging: Some((leftovers, until)), survey: None };
+    let mut run = Run {
+        mending: Mending::Nothing,
+        now: Timestamp::default(),
+        judging: Some((leftovers, until)),
+        survey: None,
+    };
     let report = run.all(source, raw_super.to_vec(), shape)?.report;
     Ok(Judgement { report, leftovers: run.judging.map_or(leftovers, |(leftovers, _)| leftovers) })
 }
@@ -132,7 +137,12 @@ pub(super) struct Run {
 
 impl Run {
     /// All passes, up to the first that changed something.
-    pub(super) fn all(&mut self, source: &dyn BlockSource, raw: Vec<u8>, shape: Superblock) -> Result<Outcome> {
+    pub(super) fn all(
+        &mut self,
+        source: &dyn BlockSource,
+        raw: Vec<u8>,
+        shape: Superblock,
+    ) -> Result<Outcome> {
         let (mut volume, mended) = match supers::open(source, raw, shape, self.mending)? {
             Ok(opened) => opened,
             Err(report) => return Ok(Outcome { report, mended: 0, survey: None }),
@@ -160,6 +170,9 @@ impl Run {
         }
         inodes::finish(&mut volume, &mut state)?;
         state.met_all_owners();
+        if state.seals() {
+            orphan_file::check(&mut volume, &mut state)?;
+        }
         if let Some((leftovers, _)) = &mut self.judging {
             *leftovers = state.leftovers;
         }

@@ -49,14 +49,8 @@ pub(in crate::ext2) fn survey(
     let raw = supers::raw_superblock(device)?;
     let shape = supers::parse(&raw, device.geometry().bytes())?;
     let view = BlockView::new(device, idx(shape.block_size));
-    let asked = Survey {
-        target,
-        kinds,
-        crowded: Vec::new(),
-        crowded_blocks: 0,
-        quota_blocks: 0,
-        spare_inode: None,
-    };
+    let asked =
+        Survey { target, kinds, crowded: Vec::new(), crowded_blocks: 0, quota_blocks: 0, spare_inode: None };
     let mut run =
         Run { mending: Mending::Nothing, now: Timestamp::default(), judging: None, survey: Some(asked) };
     let outcome = run.all(&view, raw, shape)?;
@@ -79,7 +73,8 @@ impl Survey {
 
     /// What only the whole run knows.
     pub(super) fn conclude(&mut self, volume: &Volume<'_>, state: &State) -> Result<()> {
-        for ((kind, usage), wanted) in QuotaKind::ALL.into_iter().zip(state.usage.iter().flatten()).zip(self.kinds)
+        for ((kind, usage), wanted) in
+            QuotaKind::ALL.into_iter().zip(state.usage.iter().flatten()).zip(self.kinds)
         {
             if wanted {
                 let entry = |(&id, _): (&u32, _)| (id, Dquot::default());

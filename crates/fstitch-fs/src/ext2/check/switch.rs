@@ -45,8 +45,10 @@ fn with_volume<T>(
 /// `Io`; `Corrupt` if descriptors make no sense.
 pub(in crate::ext2) fn make_real(device: &dyn BlockDevice) -> Result<()> {
     with_volume(device, supers::raw_superblock(device)?, |volume| {
-        let is_lazy = |at: &GroupDescriptor| at.flags & (BLOCK_UNINIT | INODE_UNINIT) != 0 || at.itable_unused != 0;
-        let lazy: Vec<u32> = (0..).zip(&volume.groups).filter(|(_, at)| is_lazy(at)).map(|(group, _)| group).collect();
+        let is_lazy =
+            |at: &GroupDescriptor| at.flags & (BLOCK_UNINIT | INODE_UNINIT) != 0 || at.itable_unused != 0;
+        let lazy: Vec<u32> =
+            (0..).zip(&volume.groups).filter(|(_, at)| is_lazy(at)).map(|(group, _)| group).collect();
         let mut bytes = vec![0; volume.block_size()];
         for &group in &lazy {
             clear_unused(volume, group)?;
@@ -117,12 +119,10 @@ pub(in crate::ext2) fn empty_inodes(device: &dyn BlockDevice, inodes: &[u32]) ->
 pub(in crate::ext2) fn seal(device: &dyn BlockDevice, raw: &[u8], all: bool, now: Timestamp) -> Result<()> {
     let mut raw = raw.to_vec();
     seal_superblock(&mut raw);
-    if all {
-        seal_all(device, &raw, now)?;
-    }
-    with_volume(device, raw, |volume| {
+    with_volume(device, raw.clone(), |volume| {
         (0..volume.shape.group_count()).try_for_each(|group| seal_group(volume, group))
-    })
+    })?;
+    if all { seal_all(device, &raw, now) } else { Ok(()) }
 }
 
 /// All that the passes of the checker meet.

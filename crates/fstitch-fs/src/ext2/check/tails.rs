@@ -28,9 +28,7 @@ use crate::ext2::layout::dirent::{
     put_empty_leaf, put_first_entries, rec_len_field,
 };
 use crate::ext2::layout::extent::{Extent, Node};
-use crate::ext2::layout::index::{
-    ENTRY, IndexEntry, NODE_ENTRIES, ROOT_ENTRIES, Root, put_node, put_root,
-};
+use crate::ext2::layout::index::{ENTRY, IndexEntry, NODE_ENTRIES, ROOT_ENTRIES, Root, put_node, put_root};
 use crate::ext2::layout::inode::{EXTENTS_FL, I_FLAGS, POINTERS, pointer_field};
 use crate::ext2::layout::superblock::Superblock;
 use crate::ext2::num::{idx, wide};
@@ -146,7 +144,9 @@ fn has_room(volume: &Volume<'_>, parts: &Parts, kinds: &[Part]) -> Result<bool> 
             continue;
         }
         let has = match *kind {
-            Part::Index(counts) => usize::from(Le::u16(&bytes, counts + 2)) <= limit(bytes.len(), counts, true),
+            Part::Index(counts) => {
+                usize::from(Le::u16(&bytes, counts + 2)) <= limit(bytes.len(), counts, true)
+            }
             Part::Leaf => fits(&slots(volume, parts.block(at), &bytes)?, bytes.len()),
         };
         if !has {
@@ -259,7 +259,8 @@ impl Anew {
             let own = if at == 0 { 2 } else { 0 };
             for slot in slots(volume, parts.block(at), &bytes)?.into_iter().skip(own) {
                 if slot.ino != 0 {
-                    let (file_type, name) = (D_FILE_TYPE.get(&bytes[slot.offset..]), bytes[slot.name()].to_vec());
+                    let (file_type, name) =
+                        (D_FILE_TYPE.get(&bytes[slot.offset..]), bytes[slot.name()].to_vec());
                     names.push(Name { ino: slot.ino, file_type, name });
                 }
             }
@@ -278,7 +279,8 @@ impl Anew {
         let mut first = vec![0; len];
         put_first_entries(&mut first, self.ino, self.parent, (filetype, true));
         let start = 2 * ENTRY_MIN;
-        let mut leaves = Leaves { len, full: len - DIRECTORY_TAIL, blocks: vec![first], at: start, last: ENTRY_MIN };
+        let mut leaves =
+            Leaves { len, full: len - DIRECTORY_TAIL, blocks: vec![first], at: start, last: ENTRY_MIN };
         self.names.iter().for_each(|name| leaves.add(name));
         let are_index = vec![false; leaves.blocks.len()];
         (leaves.blocks, are_index, false)
@@ -293,7 +295,8 @@ impl Anew {
         let len = idx(shape.block_size);
         let room = len - DIRECTORY_TAIL;
         // Names that come next find room.
-        let mut leaves = Leaves { len, full: room - room / 8, blocks: vec![vec![0; len]], at: usize::MAX, last: 0 };
+        let mut leaves =
+            Leaves { len, full: room - room / 8, blocks: vec![vec![0; len]], at: usize::MAX, last: 0 };
         let mut entries: Vec<IndexEntry> = Vec::new();
         let mut before = None;
         for (hash, name) in sorted {
@@ -413,12 +416,7 @@ fn write_anew(volume: &Volume<'_>, state: &mut State, parts: &Parts, kinds: &[Pa
 }
 
 /// Makes `places` the blocks of the inode in `raw`; false if there are no blocks for its map.
-fn map(
-    volume: &Volume<'_>,
-    state: &mut State,
-    (ino, raw): (u32, &mut [u8]),
-    places: &[u64],
-) -> Result<bool> {
+fn map(volume: &Volume<'_>, state: &mut State, (ino, raw): (u32, &mut [u8]), places: &[u64]) -> Result<bool> {
     if I_FLAGS.get(raw) & EXTENTS_FL != 0 {
         Node::empty_root().encode_into(&mut raw[extents::ROOT]);
         let extent = |(block, &start): (u32, &u64)| Extent { block, len: 1, start, unwritten: false };
@@ -455,7 +453,8 @@ struct Count<'a> {
 impl Visit for Count<'_> {
     fn visit(&mut self, volume: &Volume<'_>, pointer: Pointer) -> Result<Verdict> {
         self.blocks += 1;
-        let leads = pointer.level > 0 && volume.is_valid(pointer.block) && !self.state.is_shared(pointer.block);
+        let leads =
+            pointer.level > 0 && volume.is_valid(pointer.block) && !self.state.is_shared(pointer.block);
         Ok(if leads { Verdict::Follow } else { Verdict::Skip })
     }
 }

@@ -162,14 +162,19 @@ fn look(
     let target = Superblock::parse_unsummed(&target, device.geometry().bytes())?;
     let (report, found) = survey(device, target, comes)?;
     if let Some(damage) = report.findings.first().filter(|_| report.corrupt > 0) {
-        return refuse(format!("changing features of a volume that is damaged: check it first ({})", damage.text));
+        return refuse(format!(
+            "changing features of a volume that is damaged: check it first ({})",
+            damage.text
+        ));
     }
     let Some(found) = found else { return refuse("changing features of a volume that is damaged".into()) };
     let free = FREE_BLOCKS.get(raw);
     if let Some(first) = found.crowded.first() {
         let needed = found.crowded_blocks;
         if features.has_ro_compat(ro_compat::BIGALLOC) {
-            return refuse(format!("feature metadata_csum with bigalloc: directory {first} has no room for sums"));
+            return refuse(format!(
+                "feature metadata_csum with bigalloc: directory {first} has no room for sums"
+            ));
         }
         if needed > free {
             return refuse(format!(
