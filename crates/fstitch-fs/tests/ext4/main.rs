@@ -25,6 +25,7 @@ mod support;
 mod tree;
 mod tune;
 mod tuned;
+mod tuned_cuts;
 mod values;
 
 use std::sync::Arc;

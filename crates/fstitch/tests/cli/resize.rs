@@ -91,7 +91,7 @@ fn sums_and_quotas_come_to_a_volume_that_is_made() {
     fstitch(&format!("resize {image} 24M")).ok();
     fstitch(&format!("tune -O quota {image}")).ok();
     fstitch(&format!("fsck -n {image}")).ok();
-    fstitch(&format!("tune -O 64bit {image}")).refused(1, "changing feature 64bit of a volume that is made");
+    fstitch(&format!("tune -O ^64bit {image}")).refused(1, "changing feature 64bit of a volume that is made");
     fstitch(&format!("mkfs ext2 -F -q {image} 32M")).ok();
     fstitch(&format!("tune --policy laptop {image}")).ok();
     fstitch(&format!("tune -O metadata_csum {image}"))
