@@ -10,7 +10,8 @@
 //! **Crash cases.** The note ([`finish`]) says who was at it: the next call mends what is left. Anybody's check does the same.
 
 use fstitch_core::{
-    BlockDevice, BlockKind, BlockNo, Error, RepairMode, RepairOptions, Result, Structure, Timestamp,
+    BlockDevice, BlockKind, BlockNo, CheckReport, Error, RepairMode, RepairOptions, Result, Structure,
+    Timestamp,
 };
 
 use super::super::check::{empty_inodes, make_real, repair_ext2, seal, survey};
@@ -33,6 +34,19 @@ const NOTE: u32 = 0x316e_7446;
 const SUMS: u32 = ro_compat::METADATA_CSUM | ro_compat::UNINIT_BG;
 /// Features with files of quotas.
 const QUOTAS: u32 = ro_compat::QUOTA | ro_compat::PROJECT;
+/// What a check must not find behind a change of sums.
+const SEALED: [&str; 10] = [
+    "inode-sum",
+    "inode-garbage",
+    "extent-sum",
+    "dir-sum",
+    "dir-tail",
+    "index-bad",
+    "xattr-sum",
+    "bitmap-sum",
+    "orphan-file",
+    "group-descriptor",
+];
 /// Where the superblock's second sector begins.
 const SECOND: usize = 512;
 
@@ -69,7 +83,7 @@ pub(super) fn check(shape: &Superblock, features: &Features) -> Result<()> {
 /// `Io`; `Corrupt` if there is damage that a repair does not mend.
 pub(super) fn finish(device: &dyn BlockDevice, now: Timestamp) -> Result<()> {
     let (raw, _) = read_superblock(device)?;
-    if is_noted(&raw) { mend(device, now) } else { Ok(()) }
+    if is_noted(&raw) { mend(device, now).map(drop) } else { Ok(()) }
 }
 
 /// Whether the note holds: the volume is not clean, and nobody has mounted it since.
@@ -80,11 +94,11 @@ fn is_noted(raw: &[u8]) -> bool {
         && S_SESSION_MOUNTS.get(raw) == S_MNT_COUNT.get(raw)
 }
 
-/// Makes what is missing, frees what nobody has, and marks the volume as clean.
-fn mend(device: &dyn BlockDevice, now: Timestamp) -> Result<()> {
+/// Makes what is missing, frees what nobody has, and marks the volume as clean. What was found before.
+fn mend(device: &dyn BlockDevice, now: Timestamp) -> Result<CheckReport> {
     let report = repair_ext2(device, RepairOptions { mode: RepairMode::Yes, now })?;
     match report.left.findings.first() {
-        None => Ok(()),
+        None => Ok(report.found),
         Some(left) => {
             let problem = format!("the change of its features is not finished: {}", left.text);
             Err(Error::corrupt(Structure::Superblock, None, problem))
@@ -143,7 +157,10 @@ pub(super) fn perform(
     write_by_sectors(device, &raw)?;
     let (raw, shape) = read_superblock(device)?;
     write_copies(&BlockView::new(device, idx(shape.block_size)), &raw, &shape)?;
-    mend(device, now)
+    let found = mend(device, now)?;
+    let unsealed = found.findings.iter().find(|finding| SEALED.contains(&finding.code));
+    debug_assert!(unsealed.is_none(), "all sums were right before they were looked at: {unsealed:?}");
+    Ok(())
 }
 
 /// Looks whether the volume is sound and clean, and has room for the features of `raw`; an inode for the quotas of projects, if these come.
