@@ -39,11 +39,11 @@ pub trait Resizes: Send + Sync {
 
 /// Who changes the settings of volumes that nobody uses and that need no recovery.
 pub trait Tunes: Send + Sync {
-    /// Changes settings.
+    /// Changes settings; `now` is for what is made or freed by that.
     ///
     /// # Errors
     /// `Unsupported`, before anything is written, naming what cannot be had; when the medium fails.
-    fn tune(&self, device: &dyn BlockDevice, tuning: &Tuning) -> Result<()>;
+    fn tune(&self, device: &dyn BlockDevice, tuning: &Tuning, now: Timestamp) -> Result<()>;
 }
 
 /// A run of a file's blocks that lie behind each other. Field names are a contract.

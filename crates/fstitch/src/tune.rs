@@ -53,7 +53,7 @@ struct Change {
     /// UUID, `random`, or `clear` for none
     #[arg(short = 'U', long, value_parser = crate::mkfs::new_uuid)]
     uuid: Option<[u8; 16]>,
-    /// Features to add and, with a caret, to take away: `dir_nlink,^fast_commit`. Those that change what is on the volume already are refused
+    /// Features to add and, with a caret, to take away: `metadata_csum,^quota`. One that what is on the volume cannot get or needs is refused. `metadata_csum`, `uninit_bg`, `quota` and `project` change more than the superblock: if that is cut short, the same command again, or a check that mends, finishes it
     #[arg(short = 'O', long = "features", value_name = "LIST")]
     features: Option<String>,
     /// Percentage of the blocks that is kept for the superuser, at most 50
@@ -133,6 +133,21 @@ impl Change {
     }
 }
 
+/// Features by which a volume becomes one that follows no policy.
+const NOT_WITH_A_POLICY: [&str; 4] = ["metadata_csum", "uninit_bg", "quota", "project"];
+
+/// Fails if such features are to change of a volume that follows a policy, by which its blocks are moved and copied.
+fn refuse_kept(change: &Change, kept: bool) -> Result<()> {
+    let words = change.features.iter().flat_map(|list| list.split(','));
+    let mut names = words.map(|word| word.trim().trim_start_matches(['^', '-', '+']));
+    if kept && let Some(name) = names.find(|name| NOT_WITH_A_POLICY.contains(name)) {
+        bail!(
+            "changing feature {name} of a volume that follows a policy: `fstitch tune --policy none` before"
+        );
+    }
+    Ok(())
+}
+
 const OF_AN_ARRAY: &str = "the policy of a volume on several disks is the one that it was made with, which says how much of each is for copies; \
     `fstitch mkfs --policy` makes another volume";
 
@@ -167,6 +182,7 @@ pub fn run(arguments: &Arguments) -> Result<Outcome> {
         opened => opened?,
     };
     let (disk, format) = (&*opened.device, opened.format);
+    refuse_kept(&arguments.change, opened.kept.is_some()).with_context(name)?;
     let journals = || {
         let journals = format.journals();
         journals.with_context(|| format!("{}: {} volumes have no journals", name(), format.names()[0]))
@@ -228,7 +244,7 @@ fn settle(change: &Change, disk: &dyn BlockDevice, format: &dyn Format, name: &s
         let tunes = format.tunes();
         let tunes =
             tunes.with_context(|| format!("{name}: {} volumes have no settings", format.names()[0]))?;
-        tunes.tune(disk, &tuning).with_context(named)?;
+        tunes.tune(disk, &tuning, crate::epoch::now()?).with_context(named)?;
         text(&format!("{name}: its settings are changed\n"))?;
     }
     let Change { label, uuid, .. } = change;

@@ -29,8 +29,8 @@ impl Resizes for Ext {
 }
 
 impl Tunes for Ext {
-    fn tune(&self, device: &dyn BlockDevice, asked: &Tuning) -> Result<()> {
-        tuning::tune(device, asked)
+    fn tune(&self, device: &dyn BlockDevice, asked: &Tuning, now: Timestamp) -> Result<()> {
+        tuning::tune(device, asked, now)
     }
 }
 

@@ -4,9 +4,11 @@
 //! sector: *new* → its copies.
 //!
 //! **Crash cases.** Two writes of the superblock, each of which changes one sector only. Copies that are behind are looked at only where
-//! the superblock is lost; doing it again writes them.
+//! the superblock is lost; doing it again writes them. Features that mean something to what is on the volume: `switch`.
 
-use fstitch_core::{BlockDevice, BlockKind, BlockNo, Error, Result};
+mod switch;
+
+use fstitch_core::{BlockDevice, BlockKind, BlockNo, Error, Result, Timestamp};
 
 use super::journal::{Place, locate, needs_recovery, read_superblock, write_superblock};
 use super::layout::checksum::{crc, seal_superblock};
@@ -55,8 +57,12 @@ pub struct Tuning {
     pub interval: Option<u32>,
 }
 
-/// Features that may come, and whether they may go: those that mean nothing to what is on the volume already.
-const SWITCHED: [(&str, bool); 11] = [
+/// Features that may come, and whether they may go.
+const SWITCHED: [(&str, bool); 15] = [
+    ("metadata_csum", true),
+    ("uninit_bg", true),
+    ("quota", true),
+    ("project", true),
     ("ext_attr", false),
     ("dir_index", false),
     ("fast_commit", true),
@@ -70,16 +76,17 @@ const SWITCHED: [(&str, bool); 11] = [
     ("filetype", false),
 ];
 
-/// Changes the volume on `device`.
+/// Changes the volume on `device`. A change of features that was cut short is finished first.
 ///
 /// # Errors
 /// `Unsupported`, before anything is written: for a volume that must be recovered first, for features that cannot be kept valid or changed, by
-/// name, and for numbers that are out of range.
-pub fn tune(device: &dyn BlockDevice, tuning: &Tuning) -> Result<()> {
+/// name, for numbers that are out of range, and where sums or files of quotas have no room. `Corrupt`, `Io`.
+pub fn tune(device: &dyn BlockDevice, tuning: &Tuning, now: Timestamp) -> Result<()> {
     let refuse = |what: String| Err(Error::Unsupported(what));
     if needs_recovery(device)? {
         return refuse("changing a volume that must be recovered first".into());
     }
+    switch::finish(device, now)?;
     let (mut raw, shape) = read_superblock(device)?;
     let foreign = MkfsFeatures::foreign(&shape.features);
     if !foreign.is_empty() {
@@ -116,6 +123,11 @@ pub fn tune(device: &dyn BlockDevice, tuning: &Tuning) -> Result<()> {
     }
     if let Some(interval) = tuning.interval {
         S_CHECKINTERVAL.put(&mut raw, interval);
+    }
+    if switch::is_needed(&shape, &features) {
+        switch::perform(device, raw, (&shape, features), now)?;
+        let (raw, shape) = read_superblock(device)?;
+        return write_copies(&BlockView::new(device, idx(shape.block_size)), &raw, &shape);
     }
     let is_seeded = |features: &Features| features.has_incompat(incompat::CSUM_SEED);
     if is_seeded(&features) && !is_seeded(&shape.features) {
@@ -156,8 +168,20 @@ fn changed(shape: &Superblock, raw: &[u8], list: &str) -> Result<Features> {
             Some((_, false)) if !on => {
                 return refuse(format!("taking feature {name} away: what is on the volume may need it"));
             }
-            Some(_) => features = wanted,
+            Some(_) => {}
         }
+        match (name, on) {
+            // Both have the one sum that a descriptor has.
+            ("metadata_csum", true) => wanted.ro_compat &= !ro_compat::UNINIT_BG,
+            ("metadata_csum", false) => wanted.incompat &= !incompat::CSUM_SEED,
+            ("uninit_bg", true) if features.has_sums() => {
+                return refuse(
+                    "feature uninit_bg with metadata_csum, which has its sums: ^metadata_csum,uninit_bg is possible".into(),
+                );
+            }
+            _ => {}
+        }
+        features = wanted;
     }
     check(shape, raw, &features)?;
     Ok(features)
@@ -171,11 +195,14 @@ fn check(shape: &Superblock, raw: &[u8], features: &Features) -> Result<()> {
         return refuse("feature metadata_csum_seed without metadata_csum");
     }
     let had_seed = shape.features.has_incompat(incompat::CSUM_SEED);
-    if had_seed && !has_seed && S_CHECKSUM_SEED.get(raw) != crc(u32::MAX, &shape.uuid) {
+    // Values in inodes have sums of that seed, with metadata_csum or without.
+    let needs_seed = features.has_sums() || features.has_incompat(incompat::EA_INODE);
+    if had_seed && !has_seed && needs_seed && S_CHECKSUM_SEED.get(raw) != crc(u32::MAX, &shape.uuid) {
         return refuse(
             "taking feature metadata_csum_seed away: the UUID is another one than the checksums begin with",
         );
     }
+    switch::check(shape, features)?;
     let is_fast = features.compat & compat::FAST_COMMIT != 0;
     if is_fast && !matches!(locate(shape, raw)?, Some(Place::Inode(_))) {
         return refuse("feature fast_commit without a journal in the volume");

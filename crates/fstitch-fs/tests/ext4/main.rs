@@ -24,6 +24,8 @@ mod sums;
 mod support;
 mod tree;
 mod tune;
+mod tuned;
+mod tuned_cuts;
 mod values;
 
 use std::sync::Arc;

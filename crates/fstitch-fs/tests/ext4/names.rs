@@ -481,9 +481,9 @@ fn legacy(name: &[u8]) -> u32 {
     last << 1
 }
 
-/// Pairs of long names that have one hash.
-fn pairs(count: usize) -> Vec<Vec<u8>> {
-    let long = |no: u32| [&[b'y'; 245][..], format!("{no:08x}").as_bytes()].concat();
+/// Pairs of names of `len` bytes that have one hash.
+pub fn pairs(count: usize, len: usize) -> Vec<Vec<u8>> {
+    let long = |no: u32| [&vec![b'y'; len - 8][..], format!("{no:08x}").as_bytes()].concat();
     let mut seen = std::collections::HashMap::new();
     let mut found = Vec::new();
     for no in 0.. {
@@ -503,7 +503,7 @@ fn names_of_one_hash_are_found_in_two_leaves() {
         return;
     }
     let scratch = Scratch::new("ext4-collisions");
-    let names = pairs(100);
+    let names = pairs(100, 253);
     let device = device(shape("", &["-t", "ext4", "-b", "1024"], "legacy").make(&scratch, "40M"));
     let fs = mounted(&device, Consistency::Ordered);
     let dir = subdirectory(&fs, b"d");

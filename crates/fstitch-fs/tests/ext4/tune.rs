@@ -13,7 +13,7 @@ use fstitch_fs::ext2::tuning::{OnError, Reserve, Tuning, tune};
 use super::cut::Cut;
 use super::support::{Scratch, have, run};
 use super::tree::{Tree, fill};
-use super::{device, e2fsck_is_content, kernel, made, mounted};
+use super::{NOW, device, e2fsck_is_content, kernel, made, mounted};
 
 fn features(list: &str) -> Tuning {
     Tuning { features: Some(list.to_owned()), ..Tuning::default() }
@@ -37,16 +37,16 @@ fn features_come_and_go_and_the_others_are_refused_by_name() {
         for list in [all, "dir_nlink,huge_file,extra_isize,large_file", "large_dir,^fast_commit"] {
             for writes in 0.. {
                 let below = device(image.clone());
-                let is_whole = tune(&Cut::after(&below, writes), &features(list)).is_ok();
+                let is_whole = tune(&Cut::after(&below, writes), &features(list), NOW).is_ok();
                 assert_eq!(check_ext2(&*below).unwrap().total, 0, "{list}, {writes} writes");
-                tune(&*below, &features(list)).unwrap();
+                tune(&*below, &features(list), NOW).unwrap();
                 e2fsck_is_content(&scratch, &format!("{list}, {writes} writes"), &below.image());
                 if is_whole {
                     break;
                 }
             }
         }
-        tune(&*first, &features(all)).unwrap();
+        tune(&*first, &features(all), NOW).unwrap();
         let (_, shape) = read_superblock(&*first).unwrap();
         let names = shape.features.all_names();
         assert!(all.split(',').all(|name| names.iter().any(|has| has == name)), "{names:?}");
@@ -57,7 +57,7 @@ fn features_come_and_go_and_the_others_are_refused_by_name() {
             found.expect(&expected, "the kernel's, with another UUID");
         }
         for (list, named) in [
-            ("^metadata_csum", "metadata_csum"),
+            ("uninit_bg", "^metadata_csum,uninit_bg"),
             ("^metadata_csum_seed", "another one than the checksums begin with"),
             ("bigalloc", "bigalloc"),
             ("^extent", "extent"),
@@ -67,11 +67,11 @@ fn features_come_and_go_and_the_others_are_refused_by_name() {
             ("wings", "wings"),
         ] {
             let before = first.image();
-            let error = tune(&*first, &features(list)).unwrap_err().to_string();
+            let error = tune(&*first, &features(list), NOW).unwrap_err().to_string();
             assert!(error.contains(named), "{list}: {error}");
             assert!(first.image() == before, "{list}");
         }
-        tune(&*first, &features("^stable_inodes,^fast_commit")).unwrap();
+        tune(&*first, &features("^stable_inodes,^fast_commit"), NOW).unwrap();
         e2fsck_is_content(&scratch, "without", &first.image());
     }
 }
@@ -90,7 +90,7 @@ fn settings_are_what_others_read() {
         interval: Some(86_400),
         ..Tuning::default()
     };
-    tune(&*first, &tuning).unwrap();
+    tune(&*first, &tuning, NOW).unwrap();
     e2fsck_is_content(&scratch, "settings", &first.image());
     let path = scratch.path("settings.img");
     std::fs::write(&path, first.image()).unwrap();
@@ -106,12 +106,12 @@ fn settings_are_what_others_read() {
         interval: Some(0),
         ..Tuning::default()
     };
-    tune(&*first, &none).unwrap();
+    tune(&*first, &none, NOW).unwrap();
     let (raw, _) = read_superblock(&*first).unwrap();
     assert_eq!((S_R_BLOCKS_COUNT.get(&raw), S_CHECKINTERVAL.get(&raw)), (0, 0));
     assert_eq!((S_MAX_MNT_COUNT.get(&raw), S_ERRORS.get(&raw)), (u16::MAX, 2));
     let much = Tuning { reserve: Some(Reserve::Blocks(30_000)), ..Tuning::default() };
-    assert!(tune(&*first, &much).unwrap_err().to_string().contains("at most 20480"));
+    assert!(tune(&*first, &much, NOW).unwrap_err().to_string().contains("at most 20480"));
 }
 
 #[test]

@@ -63,13 +63,42 @@ fn settings_change_and_files_are_found() {
     fstitch(&format!("tune -m 2 -e panic -c 30 -i 2w {image}")).ok();
     fstitch(&format!("tune -U random {image}")).refused(1, "fstitch tune -O metadata_csum_seed");
     fstitch(&format!("tune -O metadata_csum_seed -U random {image}")).ok();
-    fstitch(&format!("tune -O ^metadata_csum {image}")).refused(1, "metadata_csum");
+    fstitch(&format!("tune -O uninit_bg {image}")).refused(1, "^metadata_csum,uninit_bg is possible");
     fstitch(&format!("tune -m 51 {image}")).refused(2, "0..=50");
     fstitch(&format!("tune -e stop {image}")).refused(2, "remount-ro");
     fstitch(&format!("tune --policy laptop {image}")).refused(1, "only ext2 and ext3 can follow one yet");
     let said = fstitch(&format!("info --extents {image}:/file")).ok();
     assert!(said.contains("extents") && said.contains("98 blocks of 1024 bytes"), "{said}");
     fstitch(&format!("info --extents {image}")).refused(1, "IMAGE:/path");
+}
+
+#[test]
+fn sums_and_quotas_come_to_a_volume_that_is_made() {
+    let place = Place::new();
+    let (image, file) = (place.text("a.img"), place.text("file"));
+    fs::write(place.at("file"), vec![7_u8; 100_000]).unwrap();
+    fstitch(&format!("mkfs ext4 -q -O ^metadata_csum {image} 32M")).ok();
+    fstitch(&format!("cp {file} {image}:/file")).ok();
+    for list in ["metadata_csum,quota,project", "^metadata_csum,uninit_bg"] {
+        let said = fstitch(&format!("tune -O {list} {image}")).ok();
+        assert!(said.contains("its settings are changed"), "{said}");
+        fstitch(&format!("fsck -n {image}")).ok();
+    }
+    assert!(fstitch(&format!("quota {image}")).ok().contains("project"));
+    fstitch(&format!("resize {image} 24M"))
+        .refused(1, "`fstitch tune -O ^quota` before, and `-O quota` behind it");
+    fstitch(&format!("tune -O ^quota {image}")).ok();
+    fstitch(&format!("resize {image} 24M")).ok();
+    fstitch(&format!("tune -O quota {image}")).ok();
+    fstitch(&format!("fsck -n {image}")).ok();
+    fstitch(&format!("tune -O ^64bit {image}")).refused(1, "changing feature 64bit of a volume that is made");
+    fstitch(&format!("mkfs ext2 -F -q {image} 32M")).ok();
+    fstitch(&format!("tune --policy laptop {image}")).ok();
+    fstitch(&format!("tune -O metadata_csum {image}"))
+        .refused(1, "follows a policy: `fstitch tune --policy none`");
+    fstitch(&format!("tune --policy none {image}")).ok();
+    fstitch(&format!("tune -O metadata_csum {image}")).ok();
+    fstitch(&format!("fsck -n {image}")).ok();
 }
 
 /// Has a volume of 32 MiB grow to 96 while somebody writes files; how many.

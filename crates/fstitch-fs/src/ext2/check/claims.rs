@@ -196,6 +196,10 @@ impl Visit for Claimer<'_> {
 }
 
 impl VisitExtents for Claimer<'_> {
+    fn seals(&self) -> bool {
+        self.state.seals()
+    }
+
     fn node(&mut self, _: &Volume<'_>, block: u64, _: u64) -> Result<bool> {
         self.totals.blocks += 1;
         if self.state.claim(block) {

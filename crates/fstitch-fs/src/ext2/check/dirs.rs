@@ -9,6 +9,7 @@ use super::inodes::INDEX;
 use super::parts::{Parts, Shape};
 use super::state::{BAD, State, Volume};
 use super::tree::{self, Tree};
+use super::{survey, tails};
 use crate::ext2::layout::checksum::{has_directory_tail, put_directory_tail};
 use crate::ext2::layout::inode::{EXTENTS_FL, I_FLAGS, I_SIZE};
 use crate::ext2::num::{idx, wide};
@@ -36,6 +37,10 @@ pub(super) fn scan_dir(volume: &Volume<'_>, state: &mut State, at: usize) -> Res
     if state.inodes[idx(ino)] & BAD != 0 {
         return Ok(());
     }
+    if state.seals() {
+        tails::seal(volume, state, ino)?;
+    }
+    survey::dir(volume, state, ino)?;
     let mut parts = Parts::of(volume, state, ino)?;
     let mut dir = DirScan {
         ino,

@@ -48,6 +48,11 @@ pub(super) trait VisitExtents {
         self.damaged("extent-sum", format!("the sum of the node at block {block} does not match"))
     }
 
+    /// Whether a node with a wrong sum gets the right one where it is.
+    fn seals(&self) -> bool {
+        false
+    }
+
     /// Judges an extent whose place in the tree and in the volume is sound.
     fn extent(&mut self, volume: &Volume<'_>, extent: Extent) -> Result<Fate>;
 
@@ -262,7 +267,11 @@ impl Walk<'_, '_> {
             return Ok(());
         }
         if !self.volume.node_sum_matches(self.owner, &bytes) {
-            self.seen.rebuild |= self.visit.bad_sum(block);
+            if self.visit.seals() {
+                self.volume.write_node(block, self.owner, &mut bytes)?;
+            } else {
+                self.seen.rebuild |= self.visit.bad_sum(block);
+            }
         }
         let first = u64::from(EI_BLOCK.get(&bytes[EXTENT_HEADER..]));
         if first != logical {

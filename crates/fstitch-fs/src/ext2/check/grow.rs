@@ -80,7 +80,7 @@ fn put_block(
     Ok(true)
 }
 
-fn set_size(raw: &mut [u8], size: u64) {
+pub(super) fn set_size(raw: &mut [u8], size: u64) {
     I_SIZE.put(raw, low32(size));
     I_SIZE_HIGH.put(raw, low32(size >> 32));
 }

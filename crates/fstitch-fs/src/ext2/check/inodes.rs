@@ -61,7 +61,7 @@ pub(super) fn scan_group(volume: &Volume<'_>, state: &mut State, group: u32) -> 
         chunk.resize(count * volume.block_size(), 0);
         volume.read(table + u64::from(at), BlockKind::Inode, &mut chunk)?;
         for block in chunk.chunks_exact(volume.block_size()) {
-            let garbage = is_garbage(volume, ino, block);
+            let garbage = !state.seals() && is_garbage(volume, ino, block);
             for bytes in block.chunks_exact(size).take(idx(end - ino)) {
                 if ino < volume.shape.first_ino || bytes[..GOOD_OLD_SIZE] != [0; GOOD_OLD_SIZE] {
                     raw.clear();
@@ -114,7 +114,7 @@ fn examine(
     }
     if !matches
         && !garbage
-        && scan.state.corrupt("inode-sum", format!("the sum of inode {ino} does not match"))
+        && scan.state.wrong_sum("inode-sum", format!("the sum of inode {ino} does not match"))
     {
         scan.changed = true;
     }
@@ -522,7 +522,7 @@ impl Scan<'_, '_> {
 
     fn attribute_sum(&mut self, block: u64, bytes: &mut [u8]) -> Result<()> {
         let text = format!("the sum of attribute block {block} does not match");
-        if !self.volume.attribute_sum_matches(block, bytes) && self.state.corrupt("xattr-sum", text) {
+        if !self.volume.attribute_sum_matches(block, bytes) && self.state.wrong_sum("xattr-sum", text) {
             self.volume.write_attributes(block, bytes)?;
         }
         Ok(())

@@ -33,7 +33,7 @@ pub(super) fn check(volume: &mut Volume<'_>, state: &mut State) -> Result<()> {
         }
         (false, _) => None,
         (true, false) => Some(Problem::Hopeless("there is an orphan file, but no journal".into())),
-        (true, true) => problem(volume, ino)?,
+        (true, true) => problem(volume, ino, state.seals())?,
     };
     match problem {
         Some(Problem::Hopeless(text)) if state.corrupt("orphan-file", text.as_str()) => give_up(volume, ino),
@@ -44,19 +44,19 @@ pub(super) fn check(volume: &mut Volume<'_>, state: &mut State) -> Result<()> {
     }
 }
 
-/// What is wrong with the orphan file.
-fn problem(volume: &Volume<'_>, ino: u32) -> Result<Option<Problem>> {
+/// What is wrong with the orphan file. If it `seals`, sums are written and not wrong.
+fn problem(volume: &Volume<'_>, ino: u32, seals: bool) -> Result<Option<Problem>> {
     if ino < volume.shape.first_ino || ino > volume.shape.inodes_count {
         return Ok(Some(Problem::Hopeless(format!("the orphan file is inode {ino}"))));
     }
-    match contents(volume, ino) {
+    match contents(volume, ino, seals) {
         Ok(problem) => Ok(problem),
         Err(Error::Corrupt(problem)) => Ok(Some(Problem::Hopeless(problem.to_string()))),
         Err(error) => Err(error),
     }
 }
 
-fn contents(volume: &Volume<'_>, ino: u32) -> Result<Option<Problem>> {
+fn contents(volume: &Volume<'_>, ino: u32, seals: bool) -> Result<Option<Problem>> {
     let raw = volume.read_inode(ino)?;
     let owner = volume.owner(ino, &raw);
     let disk = DiskInode::parse(&raw, InodeNo(u64::from(ino)), BlockNo(0), &volume.shape)?;
@@ -75,6 +75,10 @@ fn contents(volume: &Volume<'_>, ino: u32) -> Result<Option<Problem>> {
         }
         let tail = match (is_block(&bytes), volume.orphan_sum_matches(owner, block.get(), &bytes)) {
             (false, _) => "magic number",
+            (true, false) if seals => {
+                write_empty(volume, ino, block.get())?;
+                continue;
+            }
             (true, false) => "sum",
             (true, true) => continue,
         };

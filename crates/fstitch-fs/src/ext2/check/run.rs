@@ -4,7 +4,8 @@ use fstitch_core::{BlockDevice, CheckReport, Error, FindingClass, Result, Timest
 
 use super::super::source::BlockSource;
 use super::state::{Mending, State, Volume};
-use super::{claims, connect, dirs, inodes, links, maps, quota, supers};
+use super::survey::Survey;
+use super::{claims, connect, dirs, inodes, links, maps, orphan_file, quota, supers};
 use crate::ext2::layout::superblock::Superblock;
 use crate::ext2::leftovers::Leftovers;
 use crate::ext2::num::{idx, wide};
@@ -14,6 +15,8 @@ use crate::view::BlockView;
 pub(super) struct Outcome {
     pub(super) report: CheckReport,
     pub(super) mended: u64,
+    /// What was asked for.
+    pub(super) survey: Option<Survey>,
 }
 
 /// What of a volume in use may have been left by a crash.
@@ -42,7 +45,8 @@ pub fn check_source(source: &dyn BlockSource, raw_super: &[u8]) -> Result<CheckR
     let bytes = source.block_count() * wide(source.block_size());
     match supers::parse(raw_super, bytes) {
         Ok(shape) => {
-            let mut run = Run { mending: Mending::Nothing, now: Timestamp::default(), judging: None };
+            let mut run =
+                Run { mending: Mending::Nothing, now: Timestamp::default(), judging: None, survey: None };
             Ok(run.all(source, raw_super.to_vec(), shape)?.report)
         }
         Err(error) => Ok(Outcome::hopeless(error)?.report),
@@ -64,8 +68,12 @@ pub(crate) fn judge_source(
         Ok(shape) => shape,
         Err(error) => return Ok(Judgement { report: Outcome::hopeless(error)?.report, leftovers }),
     };
-    let mut run =
-        Run { mending: Mending::Nothing, now: Timestamp::default(), judging: Some((leftovers, until)) };
+    let mut run = Run {
+        mending: Mending::Nothing,
+        now: Timestamp::default(),
+        judging: Some((leftovers, until)),
+        survey: None,
+    };
     let report = run.all(source, raw_super.to_vec(), shape)?.report;
     Ok(Judgement { report, leftovers: run.judging.map_or(leftovers, |(leftovers, _)| leftovers) })
 }
@@ -79,7 +87,7 @@ pub(super) fn run_device(device: &dyn BlockDevice, mending: Mending, now: Timest
     match supers::parse(&raw, device.geometry().bytes()) {
         Ok(shape) => {
             let view = BlockView::new(device, idx(shape.block_size));
-            Run { mending, now, judging: None }.all(&view, raw, shape)
+            Run { mending, now, judging: None, survey: None }.all(&view, raw, shape)
         }
         Err(error) => {
             let mut outcome = Outcome::hopeless(error)?;
@@ -102,35 +110,48 @@ impl Outcome {
         };
         let mut report = CheckReport::default();
         report.push(FindingClass::Corrupt, "superblock-damaged", problem.to_string());
-        Ok(Self { report, mended: 0 })
+        Ok(Self { report, mended: 0, survey: None })
     }
 
-    fn of(state: State, volume: &Volume<'_>) -> Result<Self> {
+    fn of(mut state: State, volume: &Volume<'_>) -> Result<Self> {
         if state.mended > 0 {
             volume.source.flush()?;
         }
-        Ok(Self { report: state.report, mended: state.mended })
+        if let Some(mut survey) = state.survey.take() {
+            survey.conclude(volume, &state)?;
+            state.survey = Some(survey);
+        }
+        Ok(Self { report: state.report, mended: state.mended, survey: state.survey })
     }
 }
 
 /// How to run.
-struct Run {
-    mending: Mending,
-    now: Timestamp,
+pub(super) struct Run {
+    pub(super) mending: Mending,
+    pub(super) now: Timestamp,
     /// What is known of the mount before and when that was over, if it is to be said what may be freed.
-    judging: Option<(Leftovers, u32)>,
+    pub(super) judging: Option<(Leftovers, u32)>,
+    /// What is asked about other features.
+    pub(super) survey: Option<Survey>,
 }
 
 impl Run {
     /// All passes, up to the first that changed something.
-    fn all(&mut self, source: &dyn BlockSource, raw: Vec<u8>, shape: Superblock) -> Result<Outcome> {
-        let mend = matches!(self.mending, Mending::Everything { .. });
-        let (mut volume, mended) = match supers::open(source, raw, shape, mend)? {
+    pub(super) fn all(
+        &mut self,
+        source: &dyn BlockSource,
+        raw: Vec<u8>,
+        shape: Superblock,
+    ) -> Result<Outcome> {
+        let (mut volume, mended) = match supers::open(source, raw, shape, self.mending)? {
             Ok(opened) => opened,
-            Err(report) => return Ok(Outcome { report, mended: 0 }),
+            Err(report) => return Ok(Outcome { report, mended: 0, survey: None }),
         };
         let mut state = State::new(&volume, self.mending, self.now);
         state.mended = mended;
+        if let Some(survey) = self.survey.take() {
+            survey.ask(&mut state);
+        }
         if let Some((leftovers, until)) = self.judging {
             (state.judging, state.leftovers, state.until) = (true, leftovers, until);
         }
@@ -149,6 +170,9 @@ impl Run {
         }
         inodes::finish(&mut volume, &mut state)?;
         state.met_all_owners();
+        if state.seals() {
+            orphan_file::check(&mut volume, &mut state)?;
+        }
         if let Some((leftovers, _)) = &mut self.judging {
             *leftovers = state.leftovers;
         }
@@ -159,6 +183,10 @@ impl Run {
             dirs::scan_dir(&volume, &mut state, at)?;
         }
         if state.mended > 0 {
+            return Outcome::of(state, &volume);
+        }
+        if self.mending == Mending::Sums {
+            // Names and counts were right before, and stay.
             return Outcome::of(state, &volume);
         }
         let orphans = connect::run(&volume, &mut state)?;

@@ -125,7 +125,7 @@ impl Volume<'_> {
         Ok(checksum::kept_of_bitmap_sum(sum, raw.len()) == found)
     }
 
-    fn bitmap_sum(&self, map: Map, bytes: &[u8]) -> Option<u32> {
+    pub(super) fn bitmap_sum(&self, map: Map, bytes: &[u8]) -> Option<u32> {
         let bits = match map {
             Map::Blocks => self.shape.clusters_per_group(),
             Map::Inodes => self.shape.inodes_per_group,
@@ -294,7 +294,7 @@ impl Volume<'_> {
         (ino - 1) % self.shape.inodes_per_group >= self.table_used(self.shape.group_of_inode(ino))
     }
 
-    fn bitmap_place(&self, group: u32, map: Map) -> (u64, BlockKind) {
+    pub(super) fn bitmap_place(&self, group: u32, map: Map) -> (u64, BlockKind) {
         let descriptor = &self.groups[idx(group)];
         match map {
             Map::Blocks => (descriptor.block_bitmap, BlockKind::BlockBitmap),

@@ -23,6 +23,8 @@ pub(super) enum Mending {
         /// Unexpected damage was seen, so that nameless inodes may have been somebody's.
         keep: bool,
     },
+    /// Bring sums, and what has its place because of them, to what the features in memory ask for; mend nothing.
+    Sums,
 }
 
 /// The volume behind its source: geometry, and inodes by number.
@@ -151,6 +153,8 @@ pub(super) struct State {
     pub(super) large_file: bool,
     /// What the inodes of users, groups and projects have, where that is counted.
     pub(super) usage: Option<super::quota::Usages>,
+    /// What other features would meet, if that is asked.
+    pub(super) survey: Option<super::survey::Survey>,
     /// Problems inside directories: (directory, code, text). [until pass 3 knows which have a path]
     pending: Vec<(u32, &'static str, String)>,
 }
@@ -185,6 +189,7 @@ impl State {
             lost_features: 0,
             large_file: false,
             usage: super::quota::usages_of(&volume.shape),
+            survey: None,
             pending: Vec::new(),
         }
     }
@@ -199,7 +204,7 @@ impl State {
     ) -> bool {
         self.report.push(class, code, text);
         let mend = match self.mending {
-            Mending::Nothing => false,
+            Mending::Nothing | Mending::Sums => false,
             Mending::Allowed => class == FindingClass::Allowed,
             Mending::Everything { .. } => true,
         };
@@ -211,6 +216,17 @@ impl State {
     #[must_use]
     pub(super) fn corrupt(&mut self, code: &'static str, text: impl Into<String>) -> bool {
         self.problem(FindingClass::Corrupt, code, text)
+    }
+
+    /// Whether sums are brought to what the features ask for.
+    pub(super) fn seals(&self) -> bool {
+        self.mending == Mending::Sums
+    }
+
+    /// A sum that is not that of its bytes; true when it shall be written now.
+    #[must_use]
+    pub(super) fn wrong_sum(&mut self, code: &'static str, text: impl Into<String>) -> bool {
+        self.seals() || self.corrupt(code, text)
     }
 
     /// What a crash allows under soft updates; true when it shall be mended now. On a volume that only a journal changes, most
@@ -229,7 +245,7 @@ impl State {
     /// is freed as a whole. So the judgement waits for pass 3, unless everything is mended anyway.
     #[must_use]
     pub(super) fn dir_problem(&mut self, dir: u32, code: &'static str, text: String) -> bool {
-        if matches!(self.mending, Mending::Everything { .. }) {
+        if matches!(self.mending, Mending::Everything { .. } | Mending::Sums) {
             return self.corrupt(code, text);
         }
         if self.pending.len() < CheckReport::MAX_FINDINGS {

@@ -6,7 +6,7 @@ use fstitch_core::{
 
 use super::super::source::BlockSource;
 use super::claims::DOUBLE_INDIRECT;
-use super::state::{State, Volume};
+use super::state::{Mending, State, Volume};
 use super::{journal, mmp, orphan_file, places};
 use crate::ext2::layout::checksum::seal_superblock;
 use crate::ext2::layout::feature::{Features, WRITTEN, compat, incompat, ro_compat};
@@ -212,11 +212,12 @@ pub(super) fn open<'a>(
     source: &'a dyn BlockSource,
     raw_super: Vec<u8>,
     shape: Superblock,
-    mend: bool,
+    mending: Mending,
 ) -> Result<std::result::Result<(Volume<'a>, u64), CheckReport>> {
     let mut report = CheckReport::default();
     let mut mended = 0;
     let mut volume = Volume { source, shape, raw_super, groups: Vec::new() };
+    let mend = matches!(mending, Mending::Everything { .. });
     let mut table = Vec::new();
     for group in 0..volume.shape.group_count() {
         let (block, offset) = volume.shape.descriptor_place(group);
@@ -227,7 +228,7 @@ pub(super) fn open<'a>(
         let raw = &table[offset..offset + volume.shape.descriptor_size()];
         let at = BlockNo(block);
         let problem = match GroupDescriptor::parse_unsummed(raw, group, &volume.shape, at) {
-            Ok(found) if volume.descriptor_sum_matches(group, raw) => {
+            Ok(found) if mending == Mending::Sums || volume.descriptor_sum_matches(group, raw) => {
                 volume.groups.push(found);
                 continue;
             }
@@ -244,7 +245,9 @@ pub(super) fn open<'a>(
             mended += 1;
         }
     }
-    mended += places::settle(&mut volume, &mut report, mend)?;
+    if mending != Mending::Sums {
+        mended += places::settle(&mut volume, &mut report, mend)?;
+    }
     if report.total > mended {
         return Ok(Err(report));
     }
@@ -310,8 +313,11 @@ pub(super) fn copies(shape: &Superblock, group: u32) -> impl Iterator<Item = (u6
 
 /// Checks what of the superblock can be put right.
 pub(super) fn check(volume: &mut Volume<'_>, state: &mut State) -> Result<()> {
-    journal::check(volume, state)?;
-    orphan_file::check(volume, state)?;
+    if !state.seals() {
+        // What these read has no sums before the next pass.
+        journal::check(volume, state)?;
+        orphan_file::check(volume, state)?;
+    }
     mmp::check(volume, state)?;
     fragments(volume, state)?;
     quotas(volume, state)?;

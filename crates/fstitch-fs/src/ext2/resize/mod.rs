@@ -90,7 +90,11 @@ pub fn resize(
         return refuse("resizing a volume with feature bigalloc".into());
     }
     if is_smaller && inside != Features::default() {
-        return refuse(format!("shrinking a volume with feature {}", inside.all_names().join(", ")));
+        let names = inside.all_names().join(", ");
+        let has_quotas = inside.has_ro_compat(ro_compat::QUOTA);
+        let way_out =
+            if has_quotas { ": `fstitch tune -O ^quota` before, and `-O quota` behind it" } else { "" };
+        return refuse(format!("shrinking a volume with feature {names}{way_out}"));
     }
     if needs_recovery(device)? || old.state & (STATE_VALID | STATE_ERROR) != STATE_VALID {
         return refuse("resizing a volume that is not clean: check it first".into());
