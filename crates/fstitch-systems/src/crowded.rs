@@ -5,14 +5,14 @@
 //! it, and the inodes and blocks that are the rest, are there before any workload: a few blocks and inodes are free.
 
 use fstitch_core::num::to_u64;
-use fstitch_core::{Caller, Errno, Error, FallocateMode, FileSystem, InodeNo, Result, XattrSetMode};
+use fstitch_core::{Caller, Errno, Error, FallocateMode, FileSystem, InodeNo, Result, SetAttr, XattrSetMode};
 use fstitch_crashlab::workload::fill;
 
 /// Inodes that stay free.
 const FREE_INODES: u64 = 3;
 /// Clusters that stay free, or blocks.
-const FREE_BLOCKS: u64 = 4;
-const FREE_CLUSTERS: u64 = 2;
+const FREE_BLOCKS: u64 = 3;
+const FREE_CLUSTERS: u64 = 1;
 /// Bytes of a cluster: who fills in larger pieces does not hit the mark.
 const CLUSTER_BLOCKS: u64 = 4;
 /// What the files hold is numbered from here, as operations of a set-up are.
@@ -93,14 +93,24 @@ impl Making<'_> {
         let inodes = self.fs.statfs()?.inodes_free.saturating_sub(FREE_INODES);
         (0..inodes).try_for_each(|no| self.file(&format!("i{no}")).map(drop))?;
         self.fs.sync()?;
-        let (mut at, mut largest) = (0, u64::MAX);
+        let (mut at, mut largest) = (0_u64, u64::MAX);
         loop {
             let stat = self.fs.statfs()?;
-            let over = stat.blocks_free.saturating_sub(free_blocks).min(largest);
+            let unit = u64::from(stat.block_size);
+            if stat.blocks_free < free_blocks {
+                // Blocks of pointers came with the last ones; what goes with these is left free.
+                at = at.checked_sub(unit).ok_or(Errno::NOSPC)?;
+                largest = 0;
+                let set = SetAttr { size: Some(at), ..SetAttr::default() };
+                self.fs.setattr(&self.caller, ballast, &set)?;
+                self.fs.sync()?;
+                continue;
+            }
+            let over = (stat.blocks_free - free_blocks).min(largest);
             if over == 0 {
                 return Ok(());
             }
-            let len = over * u64::from(stat.block_size);
+            let len = over * unit;
             match self.allocate(ballast, at, len) {
                 Ok(()) => at += len,
                 Err(Error::Errno(Errno::NOSPC)) => largest = over / 2,

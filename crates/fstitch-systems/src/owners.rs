@@ -18,8 +18,8 @@ const PROJECT: u32 = 5;
 
 /// Who may have how much.
 const LIMITED: [(QuotaKind, u32, Limits); 3] = [
-    (QuotaKind::User, 3, Limits { space_soft: 0, space_hard: 24, inodes_soft: 0, inodes_hard: 6 }),
-    (QuotaKind::Project, PROJECT, Limits { space_soft: 0, space_hard: 32, inodes_soft: 0, inodes_hard: 8 }),
+    (QuotaKind::User, 3, Limits { space_soft: 0, space_hard: 14, inodes_soft: 0, inodes_hard: 4 }),
+    (QuotaKind::Project, PROJECT, Limits { space_soft: 0, space_hard: 14, inodes_soft: 0, inodes_hard: 4 }),
     (QuotaKind::Group, 14, Limits { space_soft: 8, space_hard: 0, inodes_soft: 2, inodes_hard: 0 }),
 ];
 

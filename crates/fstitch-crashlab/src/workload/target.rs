@@ -219,9 +219,7 @@ impl Op {
             Self::Chown { path, uid, gid } => {
                 set(path, SetAttr { uid: Some(*uid), gid: *gid, ..SetAttr::default() })
             }
-            Self::Project { path, project } => {
-                target.open(path, |ino| fs.set_project(caller, ino, *project))
-            }
+            Self::Project { path, project } => target.open(path, |ino| fs.set_project(caller, ino, *project)),
             Self::Fallocate { path, offset, len, mode } => {
                 target.open(path, |ino| fs.fallocate(caller, ino, *offset, *len, *mode))
             }

@@ -18,12 +18,23 @@ fn spell(text: &str) -> String {
 }
 
 /// Steps, and what a sync behind each is about.
-const STEPS: [Step; 78] = [
+const STEPS: [Step; 80] = [
     // Blocks of a file become another one's: allocated and filled, written at once, piece by piece, in no order.
     ("unlink /a;create /n;allocate /n 0 20480;write /n 0 20480", "/n"),
     ("unlink /a;create /n;append /n 20480", "/n"),
-    ("unlink /a;create /n;append /n 1024;append /n 1024;append /n 1024;append /n 3000", "/n"),
-    ("unlink /a;create /n;write /n 3072 1024;write /n 1024 1024;write /n 0 1024;write /n 2048 1024", "/n"),
+    (
+        "unlink /a;create /n;append /n 1024;append /n 1024;append /n 1024;append /n 3000;append /n 1000;append /n 5000",
+        "/n",
+    ),
+    (
+        "unlink /a;create /n;write /n 2048 1024;write /n 0 1024;write /n 3072 1024;write /n 1024 1024;write /n 6144 1024;write /n 4096 1024;\
+         write /n 7168 1024;write /n 5120 1024;write /n 10240 1024;write /n 8192 1024;write /n 11264 1024;write /n 9216 1024",
+        "/n",
+    ),
+    (
+        "truncate /a 3000;append /o 1500;append /o 1500;append /o 1500;append /o 1500;append /a 1500;append /a 1500",
+        "/o",
+    ),
     ("unlink /a;create /n;allocate /n 0 16384;write /n 5000 3000;write /n 12288 1024", "/n"),
     ("unlink /a;create /n;allocate-keep-size /n 0 20480;append /n 5000;append /n 9000", "/n"),
     ("unlink /a;create /n;append /n 20480;unlink /n;create /m;append /m 20480", "/m"),
@@ -48,6 +59,8 @@ const STEPS: [Step; 78] = [
     ("hold /a;unlink /a;punch /a 0 16384;allocate /o 1024 12288;write /o 1024 12288;release /a", "/o"),
     ("collapse /a 4096 8192;append /b 8000", "/b"),
     ("unlink /b;insert /a 4096 8192;append /o 8000;write /a 4096 8192", "/a"),
+    // A block has had two files before anything is written, and the second one goes.
+    ("write /s 12288 7168;punch /s 16384 4096;append /x 61;rename /l /s;write /o 22528 4096;unlink /o", "/"),
     // The file gets its own blocks again.
     ("truncate /a 0;append /a 20480", "/a"),
     ("truncate /a 0;allocate /a 0 20480;write /a 4096 8192", "/a"),
@@ -64,7 +77,10 @@ const STEPS: [Step; 78] = [
     // Directories where files were, and files where directories were.
     ("unlink /a;mkdir /n;create /n/x;append /n/x 10000", "/n/x"),
     ("unlink /a;link /x /d/LONG6;link /x /d/LONG7;link /x /d/LONG8;link /x /d/LONG9;link /x /d/LONG10", "/d"),
-    ("truncate /a 0;link /x /e/LONG0;link /x /e/LONG1;link /x /e/LONG2;link /x /e/LONG3;link /x /e/LONG4", "/e"),
+    (
+        "truncate /a 0;link /x /e/LONG0;link /x /e/LONG1;link /x /e/LONG2;link /x /e/LONG3;link /x /e/LONG4",
+        "/e",
+    ),
     (
         "unlink /d/LONG0;unlink /d/LONG1;unlink /d/LONG2;unlink /d/LONG3;unlink /d/LONG4;unlink /d/LONG5;rmdir /d;append /o 8000",
         "/o",
@@ -115,10 +131,7 @@ const STEPS: [Step; 78] = [
          link /x /e/LONG13;link /x /e/LONG14;link /x /e/LONG15;link /x /e/LONG16;link /x /e/LONG17;link /x /e/LONG18;rename /o /e/LONG19",
         "/e",
     ),
-    (
-        "symlink /n 200;symlink /m 200;symlink /k 200;unlink /n;mkdir /n;setxattr /o user.a 600",
-        "/",
-    ),
+    ("symlink /n 200;symlink /m 200;symlink /k 200;unlink /n;mkdir /n;setxattr /o user.a 600", "/"),
     (
         "setxattr /o user.a 600;setxattr /a user.a 500;setxattr /b user.a 400;setxattr /u user.a 300;setxattr /s user.a 410;unlink /l;\
          setxattr /u user.a 310",
@@ -158,7 +171,8 @@ fn step(seed: &mut Seed) -> String {
         26 => format!("link /x {}/LONG{}", pick(seed, &["/d", "/e", "/k"]), seed.below(20)),
         27 => format!("hold {path}"),
         28 => format!("release {path}"),
-        29 => pick(seed, &["sync", "fsync /", "fsync /n", "fdatasync /a", "fdatasync /b", "fsync /d"]).to_owned(),
+        29 => pick(seed, &["sync", "fsync /", "fsync /n", "fdatasync /a", "fdatasync /b", "fsync /d"])
+            .to_owned(),
         _ => format!("write-out 8 {}", seed.below(1 << 20)),
     };
     spell(&text)

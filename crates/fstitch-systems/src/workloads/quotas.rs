@@ -54,7 +54,10 @@ const STEPS: [Step; 60] = [
     ("chown /m/a 1879048192 1879048192;append /m/a 5000", "/m/a"),
     ("chown /m/a 2 12;append /m/a 3000;chown /m/a 500 7;truncate /m/a 1000", "/m/a"),
     ("chown /m/a 0 0;chown /w/b 0 0;chown /w/x 0 0;unlink /w/b", "/w/x"),
-    ("chown /m/s 500 600;chown /m/a 800 900;chown /w/b 66000 67000;chown /w/x 131072 16777216;chown /m 4000000000 9", "/m/s"),
+    (
+        "chown /m/s 500 600;chown /m/a 800 900;chown /w/b 66000 67000;chown /w/x 131072 16777216;chown /m 4000000000 9",
+        "/m/s",
+    ),
     ("chown /m 2 12;as 2 12;create /m/z;append /m/z 2000", "/m/z"),
     ("chown /w/l 5 5;chown /p 2 12;chown /m 70001 3", "/"),
     // Projects.
@@ -68,11 +71,17 @@ const STEPS: [Step; 60] = [
     ("project /m 9;create /m/q;append /m/q 1000", "/m/q"),
     // Limits.
     ("as 3 13;append /t/c 30000", "/t/c"),
-    ("as 3 13;create /t/1;create /t/2;create /t/3;create /t/4;create /t/5;create /t/6;append /t/1 3000", "/t/1"),
+    (
+        "as 3 13;create /t/1;create /t/2;create /t/3;create /t/4;create /t/5;create /t/6;append /t/1 3000",
+        "/t/1",
+    ),
     ("as 3 13;allocate /t/c 0 40000;allocate /t/c 0 18432;write /t/c 0 20000", "/t/c"),
     ("as 3 13;write /t/c 500000 20000;truncate /t/c 3000;append /t/c 20000", "/t/c"),
     ("as 3 13;truncate /t/c 0;append /t/c 30000;unlink /t/c;create /t/c;append /t/c 9000", "/t/c"),
-    ("as 3 13;mkdir /t/d;mkdir /t/e;symlink /t/l 200;setxattr /t/c user.a 600;mkdir /t/d/e;append /t/c 30000", "/t/c"),
+    (
+        "as 3 13;mkdir /t/d;mkdir /t/e;symlink /t/l 200;setxattr /t/c user.a 600;mkdir /t/d/e;append /t/c 30000",
+        "/t/c",
+    ),
     ("as 1 11;create /p/x;append /p/x 40000;create /p/y;append /p/y 1000", "/p/x"),
     ("as 1 11;chown /m/a 3 13;chown /w/b 3 13;chown /m/s 3 13;chown /w/x 3", "/m/a"),
     ("as 1 11;chown /w/b 1;project /m/a 5;project /m/s 5;append /m/s 30000", "/m/s"),
@@ -111,10 +120,12 @@ fn step(seed: &mut Seed) -> String {
         19..=22 => format!("chown {} {}", pick(seed, &[path, name, "/m", "/t"]), pick(seed, &OWNERS)),
         23 | 24 => format!("project {path} {}", pick(seed, &["0", "5", "77", "1000000"])),
         25 => format!("setxattr {path} user.a {}", 100 + 20 * (len / 1024)),
-        26 => pick(seed, &["mkdir /m/d", "rmdir /m/d", "mkdir /p/d", "mkdir /t/d", "rename /m/d /w/d"]).to_owned(),
+        26 => pick(seed, &["mkdir /m/d", "rmdir /m/d", "mkdir /p/d", "mkdir /t/d", "rename /m/d /w/d"])
+            .to_owned(),
         27 => format!("hold {path}"),
         28 => format!("release {path}"),
-        29 => pick(seed, &["sync", "fsync /m/a", "fsync /w/b", "fdatasync /t/c", "fsync /p/e", "fsync /m"]).to_owned(),
+        29 => pick(seed, &["sync", "fsync /m/a", "fsync /w/b", "fdatasync /t/c", "fsync /p/e", "fsync /m"])
+            .to_owned(),
         _ => format!("write-out 8 {}", seed.below(1 << 20)),
     }
 }
