@@ -97,6 +97,78 @@ const INSIDE: Volume<'_> = Volume {
 };
 const INSIDE_SHORT: Volume<'_> = Volume { more: ["--states-per-cut 48", "", "", ""], ..INSIDE };
 
+/// A peculiar volume: what it is called, how it is made, its directed family and how many workloads that has, its random family, and
+/// the mechanisms that it has.
+type Peculiar = (&'static str, &'static str, (&'static str, u64), &'static str, &'static [&'static str]);
+
+const CROWDED: (&str, u64) = ("crowded", 640);
+const QUOTAS: (&str, u64) = ("quotas", 480);
+
+/// Volumes that are nearly full, and those that count what several owners have.
+const PECULIAR: [Peculiar; 6] = [
+    (
+        "ext4, nearly full",
+        "--fs ext4 --peculiar 64 --size 1600 --inodes 32",
+        CROWDED,
+        "crowded-random",
+        &["ordered", "metadata", "full"],
+    ),
+    (
+        "ext4, nearly full",
+        "--fs ext4 --peculiar 64 --size 512 --inodes 32",
+        CROWDED,
+        "crowded-random",
+        &["soft"],
+    ),
+    (
+        "ext4, nearly full, clusters",
+        "--fs ext4 --peculiar 96 --size 1800 --inodes 32",
+        CROWDED,
+        "crowded-random",
+        &["ordered", "metadata", "full"],
+    ),
+    (
+        "ext3, nearly full",
+        "--fs ext3 --peculiar 64 --size 1600 --inodes 32",
+        CROWDED,
+        "crowded-random",
+        &["ordered", "metadata", "full"],
+    ),
+    ("ext4, quotas", "--fs ext4 --peculiar 128", QUOTAS, "quotas-random", &["ordered", "metadata", "full"]),
+    (
+        "ext4, quotas, nearly full",
+        "--fs ext4 --peculiar 192 --size 1600 --inodes 48",
+        QUOTAS,
+        "quotas-random",
+        &["ordered"],
+    ),
+];
+
+/// The runs on peculiar volumes.
+fn peculiar_jobs() -> Vec<Job> {
+    let mut jobs = Vec::new();
+    for (volume, system, (directed, all), random, mechanisms) in PECULIAR {
+        for mechanism in mechanisms {
+            let job = |what: &str, family, total, more: &str| Job {
+                name: format!("{volume}, {mechanism}: {what}"),
+                family,
+                select: "--range",
+                total,
+                piece: total,
+                more: format!("{system} --consistency {mechanism} {more}"),
+            };
+            jobs.push(job(
+                &format!("{directed}, all"),
+                directed,
+                all,
+                "--states-per-cut 128 --aftermath 8 --e2fsck 100",
+            ));
+            jobs.push(job(random, random, 2_000, "--states-per-cut 16 --e2fsck 1000"));
+        }
+    }
+    jobs
+}
+
 impl Volume<'_> {
     /// The runs on a volume that `system` makes.
     fn jobs(&self, name: &str, system: &str) -> Vec<Job> {
@@ -145,6 +217,7 @@ fn jobs() -> Vec<Job> {
     ] {
         jobs.extend(volume.jobs(name, system));
     }
+    jobs.extend(peculiar_jobs());
     let mut all: Vec<Job> = SOFT
         .iter()
         .map(|&(name, family, select, total, piece, more)| {

@@ -14,7 +14,7 @@ use fstitch_core::{
 };
 use fstitch_patch::journal::format::{MAGIC, SUPERBLOCK_SIZE, Superblock};
 use fstitch_patch::journal::{Area, Home, Log, replay};
-use fstitch_patch::{Cache, CacheOptions, JournalConfig, JournalMode, Optimizations, PatchId};
+use fstitch_patch::{Cache, CacheOptions, JournalConfig, JournalMode, Optimizations, PatchId, PatchState};
 
 const BLOCK: usize = 1024;
 const BLOCKS: u64 = 256;
@@ -62,15 +62,21 @@ struct Run {
     freed_in: BTreeMap<u64, (usize, PatchId)>,
 }
 
+/// A device with an empty journal, and where that is.
+fn formatted() -> (Arc<MemDevice>, Area) {
+    let device = Arc::new(MemDevice::new(1024, BLOCKS));
+    let area = Area::of_file([(BlockNo(AREA.0), AREA.1)]).unwrap();
+    let superblock = Superblock::new(1024, u32::try_from(AREA.1).unwrap(), 1, [9; 16]);
+    let mut block = vec![0; BLOCK];
+    superblock.encode_into(&mut block[..SUPERBLOCK_SIZE]);
+    let write = BlockWrite { block: BlockNo(AREA.0), kind: BlockKind::JournalSuperblock, data: &block };
+    device.write(&[write]).unwrap();
+    (device, area)
+}
+
 impl Run {
     fn new(seed: u64, mode: JournalMode) -> Self {
-        let device = Arc::new(MemDevice::new(1024, BLOCKS));
-        let area = Area::of_file([(BlockNo(AREA.0), AREA.1)]).unwrap();
-        let superblock = Superblock::new(1024, u32::try_from(AREA.1).unwrap(), 1, [9; 16]);
-        let mut block = vec![0; BLOCK];
-        superblock.encode_into(&mut block[..SUPERBLOCK_SIZE]);
-        let write = BlockWrite { block: BlockNo(AREA.0), kind: BlockKind::JournalSuperblock, data: &block };
-        device.write(&[write]).unwrap();
+        let (device, area) = formatted();
         let mut seed = Seed::new(seed);
         let optimizations = Optimizations::combination(u8::try_from(seed.below(16)).unwrap());
         let options = CacheOptions { optimizations, ..CacheOptions::default() };
@@ -438,5 +444,42 @@ fn fsyncs_on_a_full_log_take_few_flushes() {
     }
     let flushes = cache.stats().flushes;
     assert!(flushes < FSYNCS * 22 / 10, "{flushes} flushes for {FSYNCS} fsyncs");
+    cache.stop_journal().unwrap();
+}
+
+/// A block goes from one file to another, which is removed before anything is written: the first file's transaction waits for
+/// its contents all the same, or a crash behind its commit record shows what was in the block before.
+#[test]
+fn contents_of_a_closed_transaction_stay_when_the_block_s_next_file_goes() {
+    let (device, area) = formatted();
+    let cache = Cache::new(device.clone(), CacheOptions::default(), Arc::new(ManualClock::new()));
+    let commit_interval = Duration::from_secs(5);
+    cache.start_journal(JournalConfig { mode: JournalMode::Ordered, area, commit_interval }).unwrap();
+    let inode = cache.fresh(BlockNo(1), BlockKind::Inode).unwrap();
+    let give = |byte: u8, reuse: &[PatchId]| {
+        let _step = cache.begin(BLOCK, 1).unwrap();
+        let contents = cache.fresh(BlockNo(20), BlockKind::Data).unwrap();
+        let mut tx = cache.lock();
+        // The block is taken in the transaction that runs from here on.
+        tx.bytes(&inode, 4, &[byte], &[]);
+        tx.note_new(&contents);
+        tx.init(&contents, Arc::new(BlockBuf::copy_of(&[byte; BLOCK])), reuse);
+        tx.bytes(&inode, 0, &[byte], &[])
+    };
+    let named = give(1, &[]);
+    cache.close_transaction().unwrap();
+    let freed = cache.lock().bytes(&inode, 0, &[2], &[]);
+    cache.close_transaction().unwrap();
+    give(3, &[freed]);
+    // The next file is removed in the transaction that has made it.
+    assert!(!cache.lock().drop_changes(BlockNo(20), &[]), "another one waits for what is in the block");
+    cache.close_transaction().unwrap();
+    // Nothing goes home but what the first transaction needs.
+    while cache.state(named) != PatchState::Committed {
+        assert!(cache.step_blocks(&mut |no| no.get() >= 20).unwrap() > 0);
+    }
+    let mut found = vec![0; BLOCK];
+    device.read(&mut [BlockRead { block: BlockNo(20), kind: BlockKind::Data, data: &mut found }]).unwrap();
+    assert_eq!(found, vec![1; BLOCK]);
     cache.stop_journal().unwrap();
 }

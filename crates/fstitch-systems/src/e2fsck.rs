@@ -18,6 +18,8 @@ pub struct E2fsck {
 
 /// Files corrected, or nothing to correct.
 const MENDED: i32 = 1;
+/// What it says of usage that is not what there is.
+const WRONG_USAGE: &str = "QUOTA WARNING";
 
 impl Reference for E2fsck {
     fn is_installed(&self) -> bool {
@@ -36,23 +38,28 @@ impl Reference for E2fsck {
             }
             let output = command.arg(option).arg(volume.path()).output().map_err(fail)?;
             let said = String::from_utf8_lossy(&output.stdout).trim().to_owned();
-            Ok((output.status.code().unwrap_or(-1), said))
+            let warned = String::from_utf8_lossy(&output.stderr).into_owned();
+            Ok((output.status.code().unwrap_or(-1), said, warned))
         };
         if self.replays {
-            let (replayed, said) = run("-p")?;
+            let (replayed, said, warned) = run("-p")?;
             if replayed > MENDED {
                 return Err(Violation::new("e2fsck-cannot-replay", said));
             }
+            // It mends that at once, and would find nothing afterwards.
+            if we_found == 0 && warned.contains(WRONG_USAGE) {
+                return Err(Violation::new("e2fsck-finds-more", warned));
+            }
         }
-        let (found, said) = run("-fn")?;
+        let (found, said, _) = run("-fn")?;
         if we_found == 0 && found != 0 {
             return Err(Violation::new("e2fsck-finds-more", said));
         }
-        let (mended, said) = run("-fy")?;
+        let (mended, said, _) = run("-fy")?;
         if mended > MENDED {
             return Err(Violation::new("e2fsck-cannot-mend", said));
         }
-        let (left, said) = run("-fn")?;
+        let (left, said, _) = run("-fn")?;
         if left != 0 {
             return Err(Violation::new("e2fsck-left-something", said));
         }

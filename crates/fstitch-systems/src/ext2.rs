@@ -65,8 +65,8 @@ pub struct Ext2System {
     /// Bytes that one step of a large operation dirties.
     pub step_kib: u32,
     /// What is peculiar about the volume, as the sum of 1 (no extended attributes yet), 2 (no large files yet), 4 (an index
-    /// over `/d`), 8 (`/f` and `/g` share their attributes), 16 (what is in `/i` lies in its inodes) and 32 (blocks are taken in
-    /// clusters of four).
+    /// over `/d`), 8 (`/f` and `/g` share their attributes), 16 (what is in `/i` lies in its inodes), 32 (blocks are taken in
+    /// clusters of four), 64 (a few blocks and inodes are free) and 128 (usage of several owners is counted).
     pub peculiar: u32,
     /// Blocks of the journal, for the mechanisms that keep one.
     pub journal_blocks: u32,
@@ -207,6 +207,8 @@ impl Ext2System {
             && self.peculiar <= peculiar::ALL
             && (self.is_ext4 && self.inode_size > 128 || self.peculiar & peculiar::INSIDE == 0)
             && self.has_clusters_rightly()
+            && self.has_quotas_rightly()
+            && (self.peculiar & peculiar::CROWDED == 0 || self.peculiar & peculiar::EDITED == 0)
             && (1024..=1 << 20).contains(&self.journal_blocks)
             && self.external <= u32::from(self.is_journaled())
             && (!self.is_ext4 || self.external == 0)
@@ -214,9 +216,17 @@ impl Ext2System {
 
     /// Clusters are of ext4 with a journal, and what is edited by hand is edited block by block.
     fn has_clusters_rightly(&self) -> bool {
-        let edited = peculiar::SHARED_ATTRIBUTES | peculiar::INDEX | peculiar::INSIDE;
         self.peculiar & peculiar::CLUSTERS == 0
-            || self.is_ext4 && self.is_journaled() && self.peculiar & edited == 0
+            || self.is_ext4 && self.is_journaled() && self.peculiar & peculiar::EDITED == 0
+    }
+
+    /// Usage is written through a journal, inodes of 256 bytes have room for projects, and files of quotas have no clusters.
+    fn has_quotas_rightly(&self) -> bool {
+        self.peculiar & peculiar::QUOTAS == 0
+            || self.is_journaled()
+                && self.external == 0
+                && self.inode_size > 128
+                && self.peculiar & (peculiar::EDITED | peculiar::CLUSTERS) == 0
     }
 
     /// The sizes that suit the format: inodes of ext4 have room for all of their sums.
@@ -419,6 +429,11 @@ impl System for Ext2System {
             options.features.bigalloc = true;
             options.cluster_size = Some(4 * self.block_size);
         }
+        if self.peculiar & peculiar::CROWDED != 0 {
+            options.reserved_percent = 0;
+        }
+        options.features.quota = self.peculiar & peculiar::QUOTAS != 0;
+        options.features.project = options.features.quota;
         options.features.large_file = self.peculiar & peculiar::NO_LARGE_FILES == 0;
         let (volume, journal) = self.split(&&image)?;
         mkfs(&volume, &options, &mut |_, _| {})?;
@@ -435,14 +450,16 @@ impl System for Ext2System {
             }
             None => {}
         }
-        let made_here = peculiar::SHARED_ATTRIBUTES | peculiar::INDEX | peculiar::INSIDE;
-        if self.peculiar & made_here == 0 {
+        if self.peculiar & peculiar::MADE == 0 {
             return Ok(Base::new(self.block_size, image.bytes()));
         }
         let image = Arc::new(image);
         let running = self.run(Arc::<Image>::clone(&image))?;
         let made = peculiar::populate(&running.fs, self.peculiar)?;
         running.fs.unmount()?;
+        if self.peculiar & peculiar::QUOTAS != 0 {
+            crate::owners::limit(&self.split(&&*image)?.0, NOW)?;
+        }
         let mut bytes = image.bytes();
         peculiar::edit(&mut bytes, &made);
         let base = Base::new(self.block_size, bytes);

@@ -13,9 +13,11 @@
 #![forbid(unsafe_code)]
 
 mod anatomy;
+mod crowded;
 mod e2fsck;
 mod ext2;
 mod loopback;
+mod owners;
 mod peculiar;
 pub mod workloads;
 

@@ -1,5 +1,6 @@
 //! Volumes that no workload makes: without a feature that the first use must announce, with an index over a directory,
-//! with attributes that two inodes share. Other implementations leave such volumes behind.
+//! with attributes that two inodes share. Other implementations leave such volumes behind. And volumes that a workload would need long to make:
+//! nearly full, with files of many owners.
 
 use fstitch_core::num::to_usize;
 use fstitch_core::{Caller, FileSystem, InodeNo, Le, Result, XattrSetMode};
@@ -16,8 +17,16 @@ pub const SHARED_ATTRIBUTES: u32 = 8;
 pub const INSIDE: u32 = 16;
 /// Blocks are taken in clusters of four.
 pub const CLUSTERS: u32 = 32;
+/// A few blocks and inodes are free ([`crate::crowded`]).
+pub const CROWDED: u32 = 64;
+/// Usage is counted, of users, groups and projects ([`crate::owners`]).
+pub const QUOTAS: u32 = 128;
 /// All of them.
-pub const ALL: u32 = 63;
+pub const ALL: u32 = 255;
+/// Those whose volumes are edited by hand.
+pub const EDITED: u32 = INDEX | SHARED_ATTRIBUTES | INSIDE;
+/// Those of which something is made before any workload.
+pub const MADE: u32 = EDITED | CROWDED | QUOTAS;
 
 /// The flag of an indexed directory, and where it and the pointers lie in an inode.
 const INDEX_FLAG: u32 = 0x1000;
@@ -58,6 +67,13 @@ pub fn populate(fs: &dyn FileSystem, peculiar: u32) -> Result<Made> {
     }
     if peculiar & INSIDE != 0 {
         made.inside = populate_inside(fs)?;
+    }
+    if peculiar & QUOTAS != 0 {
+        crate::owners::populate(fs)?;
+    }
+    if peculiar & CROWDED != 0 {
+        // Nothing has room behind this.
+        crate::crowded::populate(fs, peculiar & CLUSTERS != 0)?;
     }
     Ok(made)
 }

@@ -10,7 +10,7 @@
 //! | a name of a directory in the middle of a move, which `..` does not confirm | as a name | and not promised: recovery takes it away |
 //! | a file's length | any version from the contents' bound on | between two versions that follow each other: long operations take steps |
 //! | a byte | any version from the contents' bound on that is long enough to have it | and after which it was not cut off before the file became as long as it is: growth comes after earlier shrinking |
-//! | owner, mode, an extended attribute | any version from the attributes' bound on | – |
+//! | owner, project, mode, an extended attribute | any version from the attributes' bound on | – |
 //! | an object that had a name in every version since one was promised | must have a name | – |
 //!
 //! A journal makes operations atomic ([`Promise`]): all names, attributes and lengths are then those of one version, in full
@@ -243,6 +243,9 @@ fn check_attributes(object: &Object, states: &[Option<&Object>]) -> Result<(), (
     }
     if !any(&|o| o.uid == object.uid) || !any(&|o| o.gid == object.gid) {
         return Err(("owner-wrong", format!("belongs to {}:{}, which it may not", object.uid, object.gid)));
+    }
+    if !any(&|o| o.project == object.project) {
+        return Err(("project-wrong", format!("is of project {}, which it may not be", object.project)));
     }
     Ok(())
 }

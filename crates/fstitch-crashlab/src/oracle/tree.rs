@@ -31,6 +31,8 @@ pub struct Object {
     pub uid: u32,
     /// Group.
     pub gid: u32,
+    /// Project; 0 where there are none.
+    pub project: u32,
     /// Device number.
     pub rdev: u32,
     /// Length in bytes, of regular files only.
@@ -230,6 +232,7 @@ impl Reader<'_> {
             perm: attr.perm,
             uid: attr.uid,
             gid: attr.gid,
+            project: self.project(ino)?,
             rdev: attr.rdev,
             size: 0,
             chunks: BTreeMap::new(),
@@ -251,6 +254,13 @@ impl Reader<'_> {
             object.xattrs.insert(name, value);
         }
         Ok(object)
+    }
+
+    fn project(&self, ino: InodeNo) -> Result<u32, Error> {
+        match self.fs.project(ino) {
+            Err(error) if error.errno() == Errno::OPNOTSUPP => Ok(0),
+            found => found,
+        }
     }
 
     fn names(&self, dir: InodeNo) -> Result<BTreeMap<Vec<u8>, ObjectId>, Error> {

@@ -39,8 +39,12 @@ pub enum Op {
     RemoveXattr { path: String, name: String },
     /// Changes the mode.
     Chmod { path: String, perm: u16 },
-    /// Changes the owner.
-    Chown { path: String, uid: u32 },
+    /// Changes the owner, and the group if one is given.
+    Chown { path: String, uid: u32, gid: Option<u32> },
+    /// Gives an inode to a project.
+    Project { path: String, project: u32 },
+    /// Who does what follows; the superuser until then.
+    As { uid: u32, gid: u32 },
     /// A file without a name, written to, that gets its name at last.
     Tmpfile { dir: String, link_as: String, len: usize },
     /// Holds an inode, as an open file does.
@@ -108,7 +112,10 @@ impl fmt::Display for Op {
             Self::SetXattr { path, name, len } => write!(f, "setxattr {path} {name} {len}"),
             Self::RemoveXattr { path, name } => write!(f, "removexattr {path} {name}"),
             Self::Chmod { path, perm } => write!(f, "chmod {path} {perm:o}"),
-            Self::Chown { path, uid } => write!(f, "chown {path} {uid}"),
+            Self::Chown { path, uid, gid: None } => write!(f, "chown {path} {uid}"),
+            Self::Chown { path, uid, gid: Some(gid) } => write!(f, "chown {path} {uid} {gid}"),
+            Self::Project { path, project } => write!(f, "project {path} {project}"),
+            Self::As { uid, gid } => write!(f, "as {uid} {gid}"),
             Self::Tmpfile { dir, link_as, len } => write!(f, "tmpfile {dir} {link_as} {len}"),
             Self::Hold { path } => write!(f, "hold {path}"),
             Self::Release { path } => write!(f, "release {path}"),
@@ -162,7 +169,12 @@ fn parse(words: &[&str]) -> Option<Op> {
         ["truncate", at, size] => Op::Truncate { path: path(at)?, size: size.parse().ok()? },
         ["removexattr", at, name] => Op::RemoveXattr { path: path(at)?, name: name.to_owned() },
         ["chmod", at, perm] => Op::Chmod { path: path(at)?, perm: u16::from_str_radix(perm, 8).ok()? },
-        ["chown", at, uid] => Op::Chown { path: path(at)?, uid: uid.parse().ok()? },
+        ["chown", at, uid] => Op::Chown { path: path(at)?, uid: uid.parse().ok()?, gid: None },
+        ["chown", at, uid, gid] => {
+            Op::Chown { path: path(at)?, uid: uid.parse().ok()?, gid: Some(gid.parse().ok()?) }
+        }
+        ["project", at, project] => Op::Project { path: path(at)?, project: project.parse().ok()? },
+        ["as", uid, gid] => Op::As { uid: uid.parse().ok()?, gid: gid.parse().ok()? },
         ["write", at, offset, len] => {
             Op::Write { path: path(at)?, offset: offset.parse().ok()?, len: len.parse().ok()? }
         }
@@ -193,7 +205,7 @@ mod tests {
                      rename-noreplace /a /b\nexchange /a /b\nwrite /a 0 5000\nappend /a 9\ntruncate /a 3\n\
                      allocate /a 1 2\nallocate-keep-size /a 1 2\npunch /a 1 2\nzero /a 1 2\nzero-keep-size /a 1 2\n\
                      collapse /a 1 2\ninsert /a 1 2\n\
-                     setxattr /a user.x 20\nremovexattr /a user.x\nchmod /a 644\nchown /a 5\ntmpfile /d /d/a 100\n\
+                     setxattr /a user.x 20\nremovexattr /a user.x\nchmod /a 644\nchown /a 5\nchown /a 5 6\nproject /a 7\nas 1 2\ntmpfile /d /d/a 100\n\
                      hold /a\nrelease /a\nfsync /a\nfdatasync /a\nsync\nwrite-out 8 77\nall-but 3";
         for line in lines.lines() {
             assert_eq!(line.parse::<Op>().unwrap().to_string(), line);

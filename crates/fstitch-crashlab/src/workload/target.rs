@@ -156,6 +156,10 @@ impl Op {
                 (target.write_out)(&mut |_| dice.chance(u64::from(*share), 16)).map(|_| ())
             }
             Self::AllBut { nth } => target.write_all_but(*nth),
+            Self::As { uid, gid } => {
+                target.caller = Caller { uid: *uid, gid: *gid, ..Caller::default() };
+                Ok(())
+            }
             _ => self.change(target, no),
         }
     }
@@ -212,7 +216,10 @@ impl Op {
             }),
             Self::Truncate { path, size } => set(path, SetAttr { size: Some(*size), ..SetAttr::default() }),
             Self::Chmod { path, perm } => set(path, SetAttr { perm: Some(*perm), ..SetAttr::default() }),
-            Self::Chown { path, uid } => set(path, SetAttr { uid: Some(*uid), ..SetAttr::default() }),
+            Self::Chown { path, uid, gid } => {
+                set(path, SetAttr { uid: Some(*uid), gid: *gid, ..SetAttr::default() })
+            }
+            Self::Project { path, project } => target.open(path, |ino| fs.set_project(caller, ino, *project)),
             Self::Fallocate { path, offset, len, mode } => {
                 target.open(path, |ino| fs.fallocate(caller, ino, *offset, *len, *mode))
             }

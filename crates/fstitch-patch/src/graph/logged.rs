@@ -219,10 +219,12 @@ impl Graph {
         Some(self.logging(volume)?.running.as_ref()?.serial)
     }
 
-    /// The block became part of a file by the running transaction.
+    /// The block became part of a file by the running transaction. Not so if it has contents of earlier ones that are not on the medium yet:
+    /// their commit records wait for these, whatever becomes of the block now.
     pub(crate) fn note_new(&mut self, volume: Vx, sx: Sx) {
         if let Some(serial) = self.running_serial(volume) {
-            self.slots[at(sx)].new_in = (volume, serial);
+            let has_earlier = self.slots[at(sx)].patches.iter().any(|&px| !self.patch(px).home);
+            self.slots[at(sx)].new_in = if has_earlier { (volume, 0) } else { (volume, serial) };
         }
     }
 

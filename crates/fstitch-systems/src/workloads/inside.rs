@@ -7,7 +7,7 @@
 use fstitch_core::Seed;
 use fstitch_crashlab::workload::Family;
 
-use super::steps::{Runs, Step, Steps};
+use super::steps::{Runs, Step, Steps, pick};
 
 /// Steps, and what a sync behind each is about.
 const STEPS: [Step; 39] = [
@@ -64,9 +64,6 @@ const RUN: usize = 16;
 
 /// Draws a step of a run.
 fn step(seed: &mut Seed) -> String {
-    fn pick<'a>(seed: &mut Seed, from: &[&'a str]) -> &'a str {
-        from[usize::try_from(seed.below(u64::try_from(from.len()).expect("few"))).expect("few")]
-    }
     let names =
         ["/i/f30", "/i/f50", "/i/f100", "/i/few/a", "/i/more/a", "/i/none/n", "/i/more/e", "/i/few/b"];
     let (path, other) = (pick(seed, &names), pick(seed, &names));

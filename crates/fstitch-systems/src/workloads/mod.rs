@@ -3,10 +3,12 @@
 //! [`find`] and [`families`] know the laboratory's own as well. It replays states of these under the names that
 //! [`spelled`] gives them: their operations.
 
+mod crowded;
 mod ends;
 mod extents;
 mod inside;
 mod leaves;
+mod quotas;
 mod shifts;
 mod steps;
 
@@ -26,6 +28,8 @@ fn own() -> Vec<Box<dyn Family>> {
     own.extend(leaves::families());
     own.extend(ends::families());
     own.extend(shifts::families());
+    own.extend(crowded::families());
+    own.extend(quotas::families());
     own
 }
 

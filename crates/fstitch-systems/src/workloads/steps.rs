@@ -2,7 +2,7 @@
 //! between: the number is that of the step times eight, plus that. And families that are runs of steps drawn by a seed, which is the number.
 
 use fstitch_core::Seed;
-use fstitch_core::num::to_u64;
+use fstitch_core::num::{to_u64, to_usize};
 use fstitch_crashlab::workload::{Family, Op, Workload};
 
 /// A step, and the object that a sync behind it is about.
@@ -17,6 +17,11 @@ const VARIANTS: u64 = 2 * 4;
 pub(super) fn ops(text: &str) -> Vec<Op> {
     let parts = text.split(';').map(str::trim).filter(|part| !part.is_empty());
     parts.map(|part| part.parse().expect("the tables above are tested")).collect()
+}
+
+/// One of these.
+pub(super) fn pick<'a>(seed: &mut Seed, from: &[&'a str]) -> &'a str {
+    from[to_usize(seed.below(to_u64(from.len())))]
 }
 
 /// A table of steps on files.

@@ -4,6 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on should fail")]
 
 mod kinds;
+mod peculiar;
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -180,6 +181,78 @@ fn files_of_clusters() {
         lawful(system, "extents-random", 12, 8);
     }
     lawful("ext4-ordered-p32", "deep", 64, 8);
+}
+
+/// Where hardly anything is free, so that what a file gives up is at once another one's: a sample here, all of it with `fstitch crash run`.
+#[test]
+fn crowded_volumes() {
+    lawful("ext4-ordered-k1600-n32-p64", "crowded", u64::MAX >> 1, 4);
+    lawful("ext4-ordered-k1600-n32-p64", "crowded-random", 40, 8);
+    for mode in ["metadata", "full"] {
+        lawful(&format!("ext4-{mode}-k1600-n32-p64"), "crowded", 240, 3);
+        lawful(&format!("ext4-{mode}-k1600-n32-p64"), "crowded-random", 20, 8);
+    }
+}
+
+#[test]
+fn crowded_volumes_without_extents_or_without_a_journal() {
+    lawful("ext3-ordered-k1600-n32-p64", "crowded", 240, 3);
+    lawful("ext3-metadata-k1600-n32-p64", "crowded-random", 20, 8);
+    for system in ["ext4-soft-k512-n32-p64", "ext2-soft-k512-n32-p64"] {
+        lawful(system, "crowded", 80, 4);
+        lawful(system, "crowded-random", 8, 4);
+    }
+}
+
+#[test]
+fn crowded_volumes_of_clusters() {
+    lawful("ext4-ordered-k1800-n32-p96", "crowded", 320, 4);
+    lawful("ext4-ordered-k1800-n32-p96", "crowded-random", 40, 8);
+    for mode in ["metadata", "full"] {
+        lawful(&format!("ext4-{mode}-k1800-n32-p96"), "crowded", 120, 3);
+        lawful(&format!("ext4-{mode}-k1800-n32-p96"), "crowded-random", 20, 8);
+    }
+}
+
+/// Usage is that of the inodes whenever the power fails: our checker counts.
+#[test]
+fn usage_of_several_owners() {
+    lawful("ext4-ordered-p128", "quotas", u64::MAX >> 1, 4);
+    for mode in ["ordered", "metadata", "full"] {
+        lawful(&format!("ext4-{mode}-p128"), "quotas-random", 20, 8);
+    }
+    lawful("ext4-full-p128", "quotas", 160, 3);
+    lawful("ext3-metadata-i256-p128", "quotas", 160, 3);
+    lawful("ext4-ordered-k1600-n48-p192", "crowded", 80, 3);
+    lawful("ext4-full-k1600-n48-p192", "quotas", 80, 3);
+    for impossible in [
+        "ext4-soft-p128",
+        "ext4-ordered-p160",
+        "ext3-ordered-p128",
+        "ext3-ordered-i256-x1-p128",
+        "ext4-soft-p80",
+    ] {
+        assert!(impossible.parse::<Ext2System>().is_err(), "{impossible}");
+    }
+}
+
+/// The reference checker counts as well, and finds nothing.
+#[test]
+fn usage_by_the_reference_checker() {
+    let reference = system("ext4-ordered-p128").unwrap().reference().unwrap();
+    if !reference.is_installed() {
+        return;
+    }
+    let options = LabOptions { choices_per_cut: 4, reference_every: 12, ..LabOptions::default() };
+    for (system, family, count) in [
+        ("ext4-ordered-p128", "quotas", 160),
+        ("ext4-full-p128", "quotas-random", 12),
+        ("ext4-ordered-k1800-n32-p96", "crowded", 80),
+    ] {
+        let outcome = run(system, family, count, options);
+        assert_eq!(outcome.found, []);
+        assert!(outcome.counts.reference > 5, "{:?}", outcome.counts);
+    }
 }
 
 /// An operation of several steps is whole wherever a transaction ends.

@@ -205,6 +205,10 @@ fn numbers_mean_the_same_for_ever() {
         ("shifts", 9_287_440_547_339_961_001),
         ("shifts-deep", 16_093_889_284_629_300_864),
         ("shifts-random", 2_734_276_605_757_797_796),
+        ("crowded", 10_138_504_494_746_466_906),
+        ("crowded-random", 6_980_989_832_405_324_489),
+        ("quotas", 9_538_081_494_615_932_191),
+        ("quotas-random", 12_470_618_972_080_778_179),
     ];
     let now: Vec<(String, u64)> = families()
         .iter()

@@ -95,6 +95,13 @@ struct SystemArguments {
     /// Inode size in bytes: 128 or 256
     #[arg(long, value_name = "BYTES")]
     inode_size: Option<u32>,
+    /// Inodes of the volume
+    #[arg(long, value_name = "N")]
+    inodes: Option<u32>,
+    /// What is peculiar about the volume, as a sum: 1 no extended attributes yet, 2 no large files yet, 4 an index that nobody made, 8 shared
+    /// attributes, 16 contents in inodes, 32 blocks in clusters of four, 64 hardly any room, 128 usage of several owners is counted
+    #[arg(long, default_value_t = 0, value_name = "BITS")]
+    peculiar: u32,
     /// The cache in KiB; small ones write while the workload runs
     #[arg(long, value_name = "KIB")]
     cache_size: Option<u32>,
@@ -116,6 +123,8 @@ impl SystemArguments {
             size_kib: self.size.unwrap_or(default.size_kib),
             block_size: self.block_size.unwrap_or(default.block_size),
             inode_size: self.inode_size.unwrap_or(default.inode_size),
+            inodes: self.inodes.unwrap_or(default.inodes),
+            peculiar: self.peculiar,
             cache_kib: self.cache_size.unwrap_or(default.cache_kib),
             combination: self.optimizations.unwrap_or(default.combination),
             journal_blocks: self.journal.unwrap_or(default.journal_blocks),
