@@ -376,9 +376,32 @@ impl Ext2 {
             let open = self.open_group(no, Map::Blocks)?;
             let bits = self.sb.bit_of(at)..self.sb.clusters(low32(stop - first));
             reuse.extend(open.state.pending_blocks.reuse(bits.start, bits.end));
+            reuse.extend(open.state.pending_parts.reuse(low32(at - first), low32(stop - first)));
             at = stop;
         }
         Ok(reuse)
+    }
+
+    /// What new contents of blocks must come after that lie in a file's own cluster. `ENOSPC` while it may not have them: until the running
+    /// transaction ends, which it has lost them in.
+    pub(super) fn own_reuse(&self, start: u64, count: u64) -> Result<PatchIds> {
+        let reuse = self.reuse_of(start, count)?;
+        let tx = self.cache.lock();
+        if reuse.iter().any(|&patch| tx.bars_reuse(patch)) {
+            self.barred.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            return Err(Errno::NOSPC.into());
+        }
+        Ok(reuse)
+    }
+
+    /// Notes that a file has lost blocks of one cluster by `clearing`, whoever has the cluster now.
+    pub(super) fn note_lost_part(&self, start: u64, count: u32, clearing: PatchId) -> Result<()> {
+        let no = self.sb.group_of(start);
+        let first = low32(start - self.sb.group_start(no));
+        let mut open = self.open_group(no, Map::Blocks)?;
+        let tx = self.cache.lock();
+        open.state.pending_parts.insert(first, first + count, clearing, &tx);
+        Ok(())
     }
 
     /// Gives back blocks that were taken and never pointed at.

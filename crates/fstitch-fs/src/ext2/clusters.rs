@@ -19,8 +19,8 @@
 //! **Invariants.** 1. Two file blocks of a cluster are in one cluster of the volume, each at its place. 2. Nobody frees a cluster of which the
 //! map, or an allocation under way, has a block. 3. The last cluster of a volume, if it is not whole, is given to nobody.
 //!
-//! **Crash cases.** None within a step. A block that left the map and came back in one transaction has the same place: contents that are written
-//! in place may show before the transaction, as those of any overwritten block may.
+//! **Crash cases.** None within a step. A block that leaves the map and comes back has the same place: it comes back behind the end of the
+//! transaction that it left in, and its new contents are written after that, or a crash would leave the file of before with them.
 
 use fstitch_core::{Caller, Result};
 use fstitch_patch::{PatchId, PatchIds};
@@ -100,8 +100,8 @@ impl Ext2 {
         if let Some(start) = self.own_cluster(inode, self.file_cluster(index))? {
             let count = want.min(self.sb.cluster_blocks() - place);
             let start = start + u64::from(place);
-            // The cluster may be one that another file had a moment ago.
-            let reuse = self.reuse_of(start, u64::from(count))?;
+            // The cluster may be one that another file had a moment ago, and the block one that this file had.
+            let reuse = self.own_reuse(start, u64::from(count))?;
             let run = Run { start, count, bits: PatchIds::new(), reuse };
             return Ok(Taken { run, is_new: false });
         }
@@ -193,6 +193,9 @@ impl Ext2 {
     ) -> Result<()> {
         let mut behind = 0;
         for (lost, clearing) in lost {
+            if let Err(error) = self.note_lost_parts(lost, *clearing) {
+                removal.failed.get_or_insert(error);
+            }
             let first = u64::from(lost.block);
             let [head, tail] = [first, first + u64::from(lost.count) - 1].map(|at| self.file_cluster(at));
             // What was met before is decided.
@@ -219,6 +222,21 @@ impl Ext2 {
             let count = low32(blocks(end - from).min(self.sb.blocks_count.saturating_sub(start)));
             let mut freed = Freed { start, count };
             self.free_data(&mut freed, FreedAfter::Pointer(*clearing), removal);
+        }
+        Ok(())
+    }
+
+    /// Notes what was lost of clusters at both ends of which it is not all.
+    fn note_lost_parts(&self, lost: &Lost, clearing: PatchId) -> Result<()> {
+        let (first, size) = (u64::from(lost.block), self.sb.cluster_blocks());
+        let place = self.place_in_cluster(first);
+        let head = lost.count.min(size - place);
+        if head < size {
+            self.note_lost_part(lost.start, head, clearing)?;
+        }
+        let tail = (lost.count - head) % size;
+        if tail > 0 {
+            self.note_lost_part(lost.start + u64::from(lost.count - tail), tail, clearing)?;
         }
         Ok(())
     }

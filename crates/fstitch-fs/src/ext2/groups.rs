@@ -74,6 +74,8 @@ pub(super) struct GroupState {
     /// No inode below is free and not listed in `pending_inodes`, as long as its `purges` are so many.
     pub(super) ready_inodes: (u32, u64),
     pub(super) pending_blocks: Pending,
+    /// Blocks, from the group's start, that files have lost in clusters which they keep.
+    pub(super) pending_parts: Pending,
     pub(super) windows: Windows,
     pub(super) pending_inodes: Pending,
     /// The patch that says that the block bitmap was written, and the same for inodes.

@@ -158,12 +158,22 @@ impl Ext2 {
     /// Blocks for the nodes that an edit at each of these places takes, at worst. Where only the superuser has room, that is enough:
     /// the file has its blocks already.
     pub(super) fn reserve_for_edits(&self, inode: &mut Inode, places: &[u64]) -> Result<()> {
+        self.reserve_for_edits_adding(inode, places, ADDED_MAX)
+    }
+
+    /// The same where the first edit adds so many extents at most.
+    pub(super) fn reserve_for_edits_adding(
+        &self,
+        inode: &mut Inode,
+        places: &[u64],
+        added: usize,
+    ) -> Result<()> {
         let mut tree = self.tree(inode)?;
         let mut needed = 0;
         for (before, &index) in places.iter().enumerate() {
             // The edits before it may take the room that there is on the way to it, and make the tree deeper.
             needed += match before {
-                0 => tree.nodes_needed(index, ADDED_MAX)?,
+                0 => tree.nodes_needed(index, added)?,
                 _ => usize::from(tree.root.depth) + 2 + tree.copied_at_most(),
             };
         }

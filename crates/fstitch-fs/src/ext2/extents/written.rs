@@ -19,7 +19,8 @@ const ZEROED_MAX: u32 = 64;
 
 impl Ext2 {
     /// The unwritten blocks `index..index + count` are to be filled: takes blocks for the nodes that saying so needs. Returns which
-    /// blocks must be filled: all of the extent, where there are none for a second entry.
+    /// blocks must be filled: all of the extent, where there are none for more entries; but nothing behind the file's end, where only what is
+    /// unwritten may lie.
     pub(in crate::ext2) fn prepare_extent_written(
         &self,
         inode: &mut Inode,
@@ -29,13 +30,21 @@ impl Ext2 {
         let Found::In(extent) = self.find_extent(inode, index)? else { return Err(Errno::IO.into()) };
         let wanted = index..(index + count).min(extent.end());
         let whole = u64::from(extent.block)..extent.end();
-        if wanted == whole {
-            return Ok(wanted);
-        }
-        match self.reserve_for_edits(inode, &[index]) {
-            Ok(()) => Ok(wanted),
-            Err(error) if error.errno() == Errno::NOSPC && extent.len <= ZEROED_MAX => Ok(whole),
-            Err(error) => Err(error),
+        let end = inode.disk.size.div_ceil(u64::from(self.sb.block_size)).max(wanted.end);
+        let added =
+            |range: &Range<u64>| usize::from(range.start > whole.start) + usize::from(range.end < whole.end);
+        let mut reserve = |range: Range<u64>| -> Result<Range<u64>> {
+            let added = added(&range);
+            if added > 0 {
+                self.reserve_for_edits_adding(inode, &[range.start], added)?;
+            }
+            Ok(range)
+        };
+        match reserve(wanted) {
+            Err(error) if error.errno() == Errno::NOSPC && extent.len <= ZEROED_MAX => {
+                reserve(whole.start..whole.end.min(end))
+            }
+            reserved => reserved,
         }
     }
 
