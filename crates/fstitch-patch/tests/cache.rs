@@ -318,6 +318,32 @@ fn dropping_changes_keeps_what_depended_on_them_ordered() {
     assert!(!cache.lock().drop_changes(BlockNo(1), &[]), "switched off");
 }
 
+/// Others know the clearing of a pointer by its id: the next life of what it pointed at comes after it, also when the block that held the pointer
+/// is gone before it was ever written.
+#[test]
+fn what_comes_after_a_dropped_clearing_comes_after_what_cut_its_block_off() {
+    let probe = Probe::new(16);
+    let cache = cache(&probe);
+    let pointers = cache.read(BlockNo(2), BlockKind::Indirect).unwrap();
+    let clearing = cache.lock().bytes(&pointers, 0, &[7], &[]);
+    let waits = set(&cache, 6, 0, 6, &[clearing]);
+    drop(pointers);
+    let cut = set(&cache, 4, 0, 4, &[]);
+    assert!(cache.lock().drop_changes(BlockNo(2), &[cut]));
+    assert_ne!(cache.state(clearing), PatchState::Committed, "the medium still has the pointer");
+    let next_life = set(&cache, 5, 0, 5, &[clearing]);
+    cache.check_invariants();
+    cache.sync_patches(&[next_life, waits]).unwrap();
+    assert_eq!(probe.take_log(), [vec![4], vec![], vec![5, 6], vec![]], "the cut is first");
+    assert_eq!(cache.state(clearing), PatchState::Committed);
+    // Contents are nobody's next life.
+    let contents = set(&cache, 8, 0, 8, &[]);
+    let cut = set(&cache, 4, 0, 9, &[]);
+    assert!(cache.lock().drop_changes(BlockNo(8), &[cut]));
+    assert_eq!(cache.state(contents), PatchState::Committed);
+    cache.check_invariants();
+}
+
 #[test]
 fn a_freed_block_leaves_the_cache_unless_somebody_holds_it() {
     let probe = Probe::new(16);

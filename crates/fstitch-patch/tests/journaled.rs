@@ -483,3 +483,33 @@ fn contents_of_a_closed_transaction_stay_when_the_block_s_next_file_goes() {
     assert_eq!(found, vec![1; BLOCK]);
     cache.stop_journal().unwrap();
 }
+
+/// A node of pointers that the running transaction has made and ends: what its pointers led to is nobody's until the transaction ends, whatever
+/// becomes of the node.
+#[test]
+fn what_a_node_of_the_running_transaction_has_cleared_stays_barred_when_the_node_goes() {
+    let (device, area) = formatted();
+    let cache = Cache::new(device, CacheOptions::default(), Arc::new(ManualClock::new()));
+    let commit_interval = Duration::from_secs(5);
+    cache.start_journal(JournalConfig { mode: JournalMode::Ordered, area, commit_interval }).unwrap();
+    let inode = cache.fresh(BlockNo(1), BlockKind::Inode).unwrap();
+    let clearing = {
+        let _step = cache.begin(BLOCK, 1).unwrap();
+        let node = cache.fresh(BlockNo(30), BlockKind::Indirect).unwrap();
+        let mut tx = cache.lock();
+        tx.bytes(&inode, 0, &[2], &[]);
+        tx.note_new(&node);
+        tx.init(&node, Arc::new(BlockBuf::copy_of(&[1; BLOCK])), &[]);
+        tx.bytes(&node, 0, &[0], &[])
+    };
+    assert!(cache.lock().bars_reuse(clearing));
+    assert!(cache.lock().drop_changes(BlockNo(30), &[]));
+    assert!(cache.lock().bars_reuse(clearing), "the transaction has not ended");
+    cache.close_transaction().unwrap();
+    assert!(!cache.lock().bars_reuse(clearing));
+    assert_ne!(cache.state(clearing), PatchState::Committed, "it is not on the medium");
+    cache.check_invariants();
+    cache.sync_all().unwrap();
+    assert_eq!(cache.state(clearing), PatchState::Committed);
+    cache.stop_journal().unwrap();
+}

@@ -1,10 +1,10 @@
 //! Dropping changes that nobody will ever see ([D] §2.2.5).
 
-use fstitch_core::BlockNo;
+use fstitch_core::{BlockKind, BlockNo};
 use smallvec::SmallVec;
 
 use super::create::Befores;
-use super::patch::{Change, NO_SLOT, Px, Sx, Undo, Vx};
+use super::patch::{Afters, Change, NO_SLOT, Px, Sx, Undo, Vx};
 use super::slot::OfBlock;
 use super::{Graph, at};
 use crate::PatchId;
@@ -139,8 +139,8 @@ impl Graph {
         true
     }
 
-    /// Takes away an edge onto a patch that is about to be removed. Its id stays where it is, as that of a committed patch would:
-    /// a transaction waits for tens of thousands of contents, and looking each up in its list would take minutes.
+    /// Takes away an edge onto a patch that is about to be removed. The id of one that is gone then stays where it is, as that of a committed
+    /// patch would: a transaction waits for tens of thousands of contents, and looking each up in its list would take minutes.
     fn let_go(&mut self, after: Px, px: Px, same_block: bool) {
         self.satisfy(after, same_block);
         let (slot, gathers) = (self.patch(px).slot, self.patch(after).is_gather());
@@ -150,14 +150,21 @@ impl Graph {
     }
 
     /// Removes one patch, tying what waits for it to what it waited for and to `cut_off`.
+    ///
+    /// Of a change of metadata others may know the id: that of the clearing of a pointer, which the next life of what it pointed at comes after.
+    /// It stays as an empty patch until that is so on the medium: what it did is done there when the block is cut off, or the transaction ends.
     fn bypass(&mut self, px: Px, cut_off: &Befores) {
         let befores: SmallVec<[Px; 8]> = self.live_befores(px).chain(self.implicit_before(px)).collect();
         let afters = self.patch(px).afters.clone();
+        let known = self.known_until(px, cut_off);
         let mut set_free = Vec::new();
         for &after in &*afters {
             let same_block = self.same_block(after, px);
             let gathers = self.patch(after).is_gather();
             self.let_go(after, px, same_block);
+            if !known.is_empty() {
+                self.forget_before(after, px);
+            }
             for &before in befores.iter().chain(cut_off.iter().filter(|_| !same_block && !gathers)) {
                 self.add_edge(after, before);
             }
@@ -179,11 +186,52 @@ impl Graph {
         if slot.patches.is_empty() {
             self.strike_dirty(sx);
         }
-        self.tell(|graph| What::Dropped { patch: graph.arena.id(px) });
-        let gone = self.arena.remove(px);
-        self.stats.undo_bytes_now -= gone.undo().size();
+        let undo = if known.is_empty() {
+            self.tell(|graph| What::Dropped { patch: graph.arena.id(px) });
+            self.arena.remove(px).set_undo(Undo::None)
+        } else {
+            self.tell(|graph| What::Emptied { patch: graph.arena.id(px) });
+            let patch = self.arena.get_mut(px);
+            (patch.outer, patch.inner, patch.slot) = (0, 0, NO_SLOT);
+            (patch.home, patch.hard, patch.afters) = (false, false, Afters::None);
+            patch.set_change(Change::Empty);
+            let undo = patch.set_undo(Undo::None);
+            known.into_iter().for_each(|before| self.add_edge(px, before));
+            undo
+        };
+        self.stats.undo_bytes_now -= undo.size();
         self.stats.patches_eliminated += 1;
         self.commit_empties(set_free);
         self.note_live();
+    }
+
+    /// Takes the ids of `px` out of what `after` waited for.
+    fn forget_before(&mut self, after: Px, px: Px) {
+        let id = self.arena.id(px);
+        let aliases: SmallVec<[Px; 8]> = self.patch(px).aliases().into();
+        let patch = self.patch_mut(after);
+        patch.retain_befores(|other| other != id && !aliases.contains(&other.index));
+    }
+
+    /// What somebody who knows the id of a change has to wait for when the change is dropped; nothing for contents, which nobody's next life
+    /// waits for.
+    fn known_until(&self, px: Px, cut_off: &Befores) -> Befores {
+        let patch = self.patch(px);
+        if self.slot(patch.slot).kind == BlockKind::Data {
+            return Befores::new();
+        }
+        match self.logging(patch.volume) {
+            None => {
+                let mut known = cut_off.clone();
+                known.extend(self.live_befores(px).filter(|&before| !self.same_block(px, before)));
+                known.sort_unstable();
+                known.dedup();
+                known
+            }
+            Some(logging) => {
+                let held = logging.running.as_ref().and_then(|running| self.arena.resolve(running.held));
+                held.into_iter().collect()
+            }
+        }
     }
 }

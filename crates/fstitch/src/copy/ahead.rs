@@ -4,12 +4,11 @@
 //! The thread walks in the order of the copy and sends what it finds. What it could not find out, or what is large, is asked for again by
 //! the copy itself, which so sees the error where it belongs; names come from the thread alone, so that both walk the same way.
 
-use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::thread::{self, JoinHandle};
+use std::thread;
 
 use anyhow::{Context, Result};
 use fstitch_core::FileKind;
@@ -38,8 +37,8 @@ struct Found {
 pub struct Ahead {
     host: HostTree,
     root: AheadNode,
-    found: RefCell<Option<Receiver<Found>>>,
-    thread: Option<JoinHandle<()>>,
+    /// Who is gone ends the thread with its next message; nobody waits for that, for it may be reading what does not come.
+    found: Receiver<Found>,
 }
 
 /// Something on this machine, and what is known of it.
@@ -63,9 +62,8 @@ impl Ahead {
                 let _ = walk(&HostTree::new(), (&path, names), &sender);
             }
         };
-        let thread = thread::Builder::new().name("fstitch-ahead".to_owned()).spawn(walk);
-        let thread = Some(thread.context("starting a thread")?);
-        Ok(Self { host: HostTree::new(), root, found: RefCell::new(Some(found)), thread })
+        thread::Builder::new().name("fstitch-ahead".to_owned()).spawn(walk).context("starting a thread")?;
+        Ok(Self { host: HostTree::new(), root, found })
     }
 
     /// The directory.
@@ -75,18 +73,7 @@ impl Ahead {
 
     /// What was found at `path`. Whatever was found before it is not asked for any more.
     fn next(&self, path: &Path) -> Option<Found> {
-        self.found.borrow().as_ref()?.iter().find(|found| found.path == path)
-    }
-}
-
-impl Drop for Ahead {
-    fn drop(&mut self) {
-        // The thread's next message has nobody to go to.
-        drop(self.found.get_mut().take());
-        if let Some(thread) = self.thread.take() {
-            // A panic was reported when it happened, and the copy went on without it.
-            let _ = thread.join();
-        }
+        self.found.iter().find(|found| found.path == path)
     }
 }
 

@@ -173,6 +173,7 @@ impl Source for HostTree {
             match get_xattr(node, OsStr::from_bytes(name), &mut value) {
                 Ok(len) => {
                     value.truncate(len);
+                    value.shrink_to_fit();
                     xattrs.found.push((name.to_vec(), value));
                 }
                 // It has vanished.

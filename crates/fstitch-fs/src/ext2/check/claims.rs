@@ -316,8 +316,24 @@ fn all_owned(volume: &Volume<'_>, state: &State) -> Result<Bits> {
     Ok(looking.used)
 }
 
+/// How many blocks [`allocate`] would find.
+pub(super) fn allocatable(volume: &Volume<'_>, state: &State) -> Result<u64> {
+    let shape = &volume.shape;
+    let mut bytes = vec![0; volume.block_size()];
+    let end = POINTERS_END / u64::from(shape.blocks_per_group);
+    let mut count = 0;
+    for group in (0..shape.group_count()).take_while(|&group| u64::from(group) < end) {
+        volume.read_bitmap(group, Map::Blocks, &mut bytes)?;
+        let start = shape.group_start(group);
+        let clusters = shape.group_blocks(group) >> shape.log_cluster;
+        let is_free = |&at: &u32| !bits::bit(&bytes, idx(at)) && !state.is_owned(start + shape.blocks_of(at));
+        count += wide((0..clusters).filter(is_free).count());
+    }
+    Ok(count << shape.log_cluster)
+}
+
 /// Takes a block, the first of a cluster, that nothing owns and that its bitmap has as free; the bitmap is changed at once and made
-/// stable, so that the pointer which follows never precedes it.
+/// stable, so that the pointer which follows never precedes it, unless sums are sealed, where who points makes it so.
 ///
 /// A bitmap may be wrong, and owners may come later in the scan: the first who needs a block looks who they are.
 pub(super) fn allocate(volume: &Volume<'_>, state: &mut State) -> Result<Option<u64>> {
@@ -328,7 +344,7 @@ pub(super) fn allocate(volume: &Volume<'_>, state: &mut State) -> Result<Option<
     let mut bytes = vec![0; volume.block_size()];
     // Who is mapped by pointers can have nothing behind these groups.
     let end = POINTERS_END / u64::from(shape.blocks_per_group);
-    for group in (0..shape.group_count()).take_while(|&group| u64::from(group) < end) {
+    for group in (state.full_groups..shape.group_count()).take_while(|&group| u64::from(group) < end) {
         volume.read_bitmap(group, Map::Blocks, &mut bytes)?;
         let start = shape.group_start(group);
         // Whole ones.
@@ -338,11 +354,15 @@ pub(super) fn allocate(volume: &Volume<'_>, state: &mut State) -> Result<Option<
         if let Some(at) = free {
             bits::put_bit(&mut bytes, idx(at), true);
             volume.write_bitmap(group, Map::Blocks, &bytes)?;
-            volume.source.flush()?;
+            if !state.seals() {
+                volume.source.flush()?;
+            }
             let block = start + shape.blocks_of(at);
             state.claim(block);
             return Ok(Some(block));
         }
+        // Nothing becomes free in a run.
+        state.full_groups = group + 1;
     }
     Ok(None)
 }

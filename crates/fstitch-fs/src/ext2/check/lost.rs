@@ -91,11 +91,11 @@ fn count_child(volume: &Volume<'_>, state: &mut State, parent: u32) -> Result<()
 fn mark_used(volume: &Volume<'_>, ino: u32) -> Result<()> {
     let group = volume.shape.group_of_inode(ino);
     let mut bytes = vec![0; volume.block_size()];
-    volume.read_bitmap(group, Map::Inodes, &mut bytes)?;
     let at = (ino - 1) % volume.shape.inodes_per_group;
+    volume.use_table(group, at + 1)?;
+    volume.read_bitmap(group, Map::Inodes, &mut bytes)?;
     put_bit(&mut bytes, idx(at), true);
     volume.write_bitmap(group, Map::Inodes, &bytes)?;
-    volume.use_table(group, at + 1)?;
     volume.source.flush()
 }
 

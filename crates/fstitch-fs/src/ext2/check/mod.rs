@@ -55,6 +55,7 @@ mod walk;
 mod xattrs;
 
 pub use repair::repair_ext2;
+pub(in crate::ext2) use repair::repair_sound_ext2;
 pub(crate) use run::{Judgement, judge_source};
 pub use run::{check_ext2, check_source};
 pub use supers::find_backup;

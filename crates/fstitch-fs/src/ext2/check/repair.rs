@@ -17,6 +17,21 @@ const RUNS_MAX: u32 = 64;
 /// # Errors
 /// When the device fails, or the volume has features that we do not know.
 pub fn repair_ext2(device: &dyn BlockDevice, options: RepairOptions) -> Result<RepairReport> {
+    repair(device, options, true)
+}
+
+/// The same for a volume that was sound a moment ago: whatever is found now is what was begun since, and no inode without a name is somebody's.
+///
+/// # Errors
+/// As [`repair_ext2`].
+pub(in crate::ext2) fn repair_sound_ext2(
+    device: &dyn BlockDevice,
+    options: RepairOptions,
+) -> Result<RepairReport> {
+    repair(device, options, false)
+}
+
+fn repair(device: &dyn BlockDevice, options: RepairOptions, may_keep: bool) -> Result<RepairReport> {
     let found = run_device(device, Mending::Nothing, options.now)?.report;
     let damaged = found.corrupt > 0;
     let mending = match options.mode {
@@ -24,7 +39,7 @@ pub fn repair_ext2(device: &dyn BlockDevice, options: RepairOptions) -> Result<R
         RepairMode::No => Mending::Nothing,
         RepairMode::Preen if damaged => Mending::Nothing,
         RepairMode::Preen => Mending::Allowed,
-        RepairMode::Yes => Mending::Everything { keep: damaged },
+        RepairMode::Yes => Mending::Everything { keep: damaged && may_keep },
     };
     let mut report = RepairReport { left: found.clone(), found, mended: 0, runs: 1 };
     if mending == Mending::Nothing {

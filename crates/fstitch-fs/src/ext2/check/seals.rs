@@ -239,6 +239,10 @@ impl Volume<'_> {
     pub(super) fn write_bitmap(&self, group: u32, map: Map, bytes: &[u8]) -> Result<()> {
         let (block, kind) = self.bitmap_place(group, map);
         self.write(block, kind, bytes)?;
+        if self.is_uninit(group, map)? {
+            // Whoever is told to look must find it.
+            self.source.flush()?;
+        }
         if !self.shape.features.has_group_sums() {
             return Ok(());
         }
@@ -264,10 +268,20 @@ impl Volume<'_> {
         for at in used..count {
             self.write_inode(group * self.shape.inodes_per_group + at + 1, &zeros)?;
         }
+        let mut bytes = vec![0; self.block_size()];
+        self.read_bitmap(group, Map::Inodes, &mut bytes)?;
+        let (block, kind) = self.bitmap_place(group, Map::Inodes);
+        self.write(block, kind, &bytes)?;
+        // Whoever is told to look must find it.
+        self.source.flush()?;
         let unused = self.shape.inodes_per_group - count;
+        let sum = self.bitmap_sum(Map::Inodes, &bytes);
         self.change_descriptor(group, |raw| {
             BG_ITABLE_UNUSED.put(raw, u16::try_from(unused).unwrap_or(0));
             BG_FLAGS.put(raw, BG_FLAGS.get(raw) & !INODE_UNINIT);
+            if let Some(sum) = sum {
+                checksum::put_inode_bitmap_sum(raw, sum);
+            }
         })
     }
 

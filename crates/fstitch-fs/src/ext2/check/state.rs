@@ -153,6 +153,8 @@ pub(super) struct State {
     pub(super) large_file: bool,
     /// What the inodes of users, groups and projects have, where that is counted.
     pub(super) usage: Option<super::quota::Usages>,
+    /// Groups from the first on in which nothing is free that could be taken.
+    pub(super) full_groups: u32,
     /// What other features would meet, if that is asked.
     pub(super) survey: Option<super::survey::Survey>,
     /// Problems inside directories: (directory, code, text). [until pass 3 knows which have a path]
@@ -189,6 +191,7 @@ impl State {
             lost_features: 0,
             large_file: false,
             usage: super::quota::usages_of(&volume.shape),
+            full_groups: 0,
             survey: None,
             pending: Vec::new(),
         }

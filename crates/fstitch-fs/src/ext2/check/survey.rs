@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use fstitch_core::{BlockDevice, CheckReport, Error, Result, Timestamp};
 
+use super::claims::allocatable;
 use super::quota::Usages;
 use super::run::Run;
 use super::state::{Mending, State, USED, Volume};
@@ -33,6 +34,8 @@ pub(in crate::ext2) struct Survey {
     pub(in crate::ext2) crowded_blocks: u64,
     /// Blocks that new files of quotas take.
     pub(in crate::ext2) quota_blocks: u64,
+    /// Blocks that there are for all that.
+    pub(in crate::ext2) allocatable: u64,
     /// An inode that is free.
     pub(in crate::ext2) spare_inode: Option<u32>,
 }
@@ -49,8 +52,15 @@ pub(in crate::ext2) fn survey(
     let raw = supers::raw_superblock(device)?;
     let shape = supers::parse(&raw, device.geometry().bytes())?;
     let view = BlockView::new(device, idx(shape.block_size));
-    let asked =
-        Survey { target, kinds, crowded: Vec::new(), crowded_blocks: 0, quota_blocks: 0, spare_inode: None };
+    let asked = Survey {
+        target,
+        kinds,
+        crowded: Vec::new(),
+        crowded_blocks: 0,
+        quota_blocks: 0,
+        allocatable: 0,
+        spare_inode: None,
+    };
     let mut run =
         Run { mending: Mending::Nothing, now: Timestamp::default(), judging: None, survey: Some(asked) };
     let outcome = run.all(&view, raw, shape)?;
@@ -82,6 +92,9 @@ impl Survey {
                 let bytes = build(kind, &Header::EMPTY, &entries)?.len();
                 self.quota_blocks += with_map(wide(bytes.div_ceil(volume.block_size())));
             }
+        }
+        if self.crowded_blocks + self.quota_blocks > 0 {
+            self.allocatable = allocatable(volume, state)?;
         }
         let free = |&ino: &u32| state.inodes[idx(ino)] & USED == 0;
         self.spare_inode = (volume.shape.first_ino..=volume.shape.inodes_count).find(free);

@@ -102,9 +102,9 @@ fn clear_unused(volume: &Volume<'_>, group: u32) -> Result<()> {
 pub(in crate::ext2) fn empty_inodes(device: &dyn BlockDevice, inodes: &[u32]) -> Result<()> {
     with_volume(device, supers::raw_superblock(device)?, |volume| {
         for &ino in inodes {
-            if volume.is_never_used(ino) {
-                volume.use_whole_table(ino)?;
-            }
+            // Those before it that were never used become zeros as well: what lies there may be an older volume's.
+            let group = volume.shape.group_of_inode(ino);
+            volume.use_table(group, (ino - 1) % volume.shape.inodes_per_group + 1)?;
             volume.write_inode(ino, &vec![0; usize::from(volume.shape.inode_size)])?;
         }
         Ok(())
@@ -132,13 +132,12 @@ fn seal_all(device: &dyn BlockDevice, raw: &[u8], now: Timestamp) -> Result<()> 
     let mut run = Run { mending: Mending::Sums, now, judging: None, survey: None };
     let report = run.all(&view, raw.to_vec(), shape)?.report;
     view.flush()?;
-    match report.findings.iter().find(|finding| finding.class == FindingClass::Corrupt) {
-        None => Ok(()),
-        Some(found) => {
-            let problem = format!("while sums were written: {}", found.text);
-            Err(Error::corrupt(Structure::Superblock, None, problem))
-        }
+    if report.corrupt == 0 {
+        return Ok(());
     }
+    let found = report.findings.iter().find(|finding| finding.class == FindingClass::Corrupt);
+    let problem = format!("while sums were written: {}", found.map_or("damage", |found| found.text.as_str()));
+    Err(Error::corrupt(Structure::Superblock, None, problem))
 }
 
 /// A descriptor by the features in memory: with the sums of its bitmaps, and saying that its table is there; or nothing of all that.

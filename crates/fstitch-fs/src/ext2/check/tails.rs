@@ -5,8 +5,8 @@
 //!   index    entries, as many as the block holds       <->   one less | tail (8 bytes)
 //! ```
 //!
-//! **States and transitions.** A block with room becomes the other kind in place, by one write. A directory with a block that has none is
-//! written anew into free blocks: *old* → the inode names the new blocks, by one write: *new*; the old ones are found without an owner.
+//! **States and transitions.** A block with room at its end becomes the other kind in place, by one write. A directory with a block that has none is
+//! written anew into free blocks (where these are clusters its entries move together in place, if that helps): *old* → the inode names the new blocks, by one write: *new*; the old ones are found without an owner.
 //!
 //! **Crash cases.** A tail is a free entry where there are no sums, so a leaf is right for both. An index with the other kind's limit is
 //! made anew by whoever checks, or given up; the volume is not clean meanwhile. Blocks that are nobody's are freed by a check.
@@ -147,7 +147,12 @@ fn has_room(volume: &Volume<'_>, parts: &Parts, kinds: &[Part]) -> Result<bool> 
             Part::Index(counts) => {
                 usize::from(Le::u16(&bytes, counts + 2)) <= limit(bytes.len(), counts, true)
             }
-            Part::Leaf => fits(&slots(volume, parts.block(at), &bytes)?, bytes.len()),
+            Part::Leaf => {
+                let slots = slots(volume, parts.block(at), &bytes)?;
+                // Where clusters are in the way of new blocks, entries move within the block.
+                let moves = volume.shape.has_clusters() && fits(&slots, bytes.len());
+                moves || ends_before_tail(&slots, bytes.len())
+            }
         };
         if !has {
             return Ok(false);
@@ -167,6 +172,14 @@ fn slots(volume: &Volume<'_>, block: u64, bytes: &[u8]) -> Result<Vec<Slot>> {
 /// Whether the entries leave room for a tail in a block of `len` bytes.
 fn fits(slots: &[Slot], len: usize) -> bool {
     slots.iter().map(Slot::used).sum::<usize>() + DIRECTORY_TAIL <= len
+}
+
+/// Whether a tail has room in a block of `len` bytes where the entries are.
+fn ends_before_tail(slots: &[Slot], len: usize) -> bool {
+    let end = len - DIRECTORY_TAIL;
+    let Some(last) = slots.last() else { return true };
+    // A free entry takes a little, too.
+    (last.offset == end && last.ino == 0) || last.offset + last.used().max(ENTRY_MIN) <= end
 }
 
 /// Entries that an index block of `len` bytes has room for.

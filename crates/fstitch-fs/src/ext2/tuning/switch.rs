@@ -10,19 +10,19 @@
 //! **Crash cases.** The note ([`finish`]) says who was at it: the next call mends what is left. Anybody's check does the same.
 
 use fstitch_core::{
-    BlockDevice, BlockKind, BlockNo, CheckReport, Error, RepairMode, RepairOptions, Result, Structure,
-    Timestamp,
+    BlockDevice, BlockKind, BlockNo, CheckReport, Error, RepairMode, RepairOptions, RepairReport, Result,
+    Structure, Timestamp,
 };
 
-use super::super::check::{empty_inodes, make_real, repair_ext2, seal, survey};
+use super::super::check::{empty_inodes, make_real, repair_ext2, repair_sound_ext2, seal, survey};
 use super::super::journal::{read_superblock, write_superblock};
 use super::super::layout::checksum::{CHECKSUM_CRC32C, crc, seal_superblock};
 use super::super::layout::feature::{Features, incompat, ro_compat};
 use super::super::layout::superblock::{
-    FREE_BLOCKS, GROUP_QUOTA_INO, S_CHECKSUM, S_CHECKSUM_SEED, S_CHECKSUM_TYPE, S_FEATURE_COMPAT,
-    S_FEATURE_INCOMPAT, S_FEATURE_RO_COMPAT, S_GRP_QUOTA_INUM, S_MNT_COUNT, S_MTIME, S_PRJ_QUOTA_INUM,
-    S_SESSION_MAGIC, S_SESSION_MOUNTS, S_SESSION_MTIME, S_SESSION_SINCE, S_STATE, S_USR_QUOTA_INUM,
-    STATE_ERROR, STATE_VALID, SUPERBLOCK_SIZE, Superblock, USER_QUOTA_INO,
+    GROUP_QUOTA_INO, S_CHECKSUM, S_CHECKSUM_SEED, S_CHECKSUM_TYPE, S_FEATURE_COMPAT, S_FEATURE_INCOMPAT,
+    S_FEATURE_RO_COMPAT, S_GRP_QUOTA_INUM, S_MNT_COUNT, S_MTIME, S_PRJ_QUOTA_INUM, S_SESSION_MAGIC,
+    S_SESSION_MOUNTS, S_SESSION_MTIME, S_SESSION_SINCE, S_STATE, S_USR_QUOTA_INUM, STATE_ERROR, STATE_VALID,
+    SUPERBLOCK_SIZE, Superblock, USER_QUOTA_INO,
 };
 use super::super::num::idx;
 use super::super::resize::write_copies;
@@ -83,7 +83,7 @@ pub(super) fn check(shape: &Superblock, features: &Features) -> Result<()> {
 /// `Io`; `Corrupt` if there is damage that a repair does not mend.
 pub(super) fn finish(device: &dyn BlockDevice, now: Timestamp) -> Result<()> {
     let (raw, _) = read_superblock(device)?;
-    if is_noted(&raw) { mend(device, now).map(drop) } else { Ok(()) }
+    if is_noted(&raw) { mend(device, now, repair_ext2).map(drop) } else { Ok(()) }
 }
 
 /// Whether the note holds: the volume is not clean, and nobody has mounted it since.
@@ -94,9 +94,11 @@ fn is_noted(raw: &[u8]) -> bool {
         && S_SESSION_MOUNTS.get(raw) == S_MNT_COUNT.get(raw)
 }
 
+type Repair = fn(&dyn BlockDevice, RepairOptions) -> Result<RepairReport>;
+
 /// Makes what is missing, frees what nobody has, and marks the volume as clean. What was found before.
-fn mend(device: &dyn BlockDevice, now: Timestamp) -> Result<CheckReport> {
-    let report = repair_ext2(device, RepairOptions { mode: RepairMode::Yes, now })?;
+fn mend(device: &dyn BlockDevice, now: Timestamp, repair: Repair) -> Result<CheckReport> {
+    let report = repair(device, RepairOptions { mode: RepairMode::Yes, now })?;
     match report.left.findings.first() {
         None => Ok(report.found),
         Some(left) => {
@@ -157,7 +159,7 @@ pub(super) fn perform(
     write_by_sectors(device, &raw)?;
     let (raw, shape) = read_superblock(device)?;
     write_copies(&BlockView::new(device, idx(shape.block_size)), &raw, &shape)?;
-    let found = mend(device, now)?;
+    let found = mend(device, now, repair_sound_ext2)?;
     let unsealed = found.findings.iter().find(|finding| SEALED.contains(&finding.code));
     debug_assert!(unsealed.is_none(), "all sums were right before they were looked at: {unsealed:?}");
     Ok(())
@@ -185,7 +187,7 @@ fn look(
         ));
     }
     let Some(found) = found else { return refuse("changing features of a volume that is damaged".into()) };
-    let free = FREE_BLOCKS.get(raw);
+    let free = found.allocatable;
     if let Some(first) = found.crowded.first() {
         let needed = found.crowded_blocks;
         if features.has_ro_compat(ro_compat::BIGALLOC) {
