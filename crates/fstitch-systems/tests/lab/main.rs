@@ -214,6 +214,25 @@ fn crowded_volumes_of_clusters() {
     }
 }
 
+/// What runs of these families found, as small as it gets: a clearing that was dropped with its block of pointers, blocks that came back within
+/// their cluster, blocks behind a file's end that were called written.
+#[test]
+fn what_was_found_on_crowded_volumes() {
+    for (system, operations) in [
+        ("ext2-soft-k1600-n32-p64", "|punch /b 19456 20480;truncate /b 10240;append /a 8192"),
+        ("ext4-ordered-p32", "create /a;append /a 24576|truncate /a 12800;append /a 1024"),
+        (
+            "ext4-ordered-k1600-n32-p64",
+            "|unlink /b;allocate-keep-size /x 1024 22528;append /a 6144;truncate /x 11323;append /x 3763;append /x 1024",
+        ),
+    ] {
+        let options = LabOptions { choices_per_cut: 4096, ..LabOptions::default() };
+        let outcome = run(system, &format!("ops/{operations}"), 1, options);
+        assert_eq!(outcome.found, [], "{system}: {operations}");
+        assert!(outcome.counts.checked > 20, "{:?}", outcome.counts);
+    }
+}
+
 /// Usage is that of the inodes whenever the power fails: our checker counts.
 #[test]
 fn usage_of_several_owners() {
