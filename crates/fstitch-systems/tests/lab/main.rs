@@ -229,7 +229,7 @@ fn what_was_found_on_crowded_volumes() {
         let options = LabOptions { choices_per_cut: 4096, ..LabOptions::default() };
         let outcome = run(system, &format!("ops/{operations}"), 1, options);
         assert_eq!(outcome.found, [], "{system}: {operations}");
-        assert!(outcome.counts.checked > 20, "{:?}", outcome.counts);
+        assert!(outcome.counts.generated > 20 && outcome.counts.checked > 5, "{:?}", outcome.counts);
     }
 }
 
