@@ -139,7 +139,7 @@ fn cut_at_any_write_nothing_is_lost_and_it_is_finished() {
             let writes = trial.writes();
             println!("{name}, {list}: {writes} writes");
             let (near, step) =
-                if is_thorough() { (60, (writes / 60).max(1)) } else { (2, (writes / 5).max(1)) };
+                if is_thorough() { (60, (writes / 60).max(1)) } else { (1, (writes / 3).max(1)) };
             let ends = (0..near.min(writes)).chain(writes.saturating_sub(near)..writes);
             let cuts: BTreeSet<usize> = ends.chain((0..writes).step_by(step)).collect();
             for (turn, cut) in cuts.into_iter().enumerate() {
