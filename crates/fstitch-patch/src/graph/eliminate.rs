@@ -70,12 +70,8 @@ impl Graph {
         slot.patches.retain(|other| other != px);
         self.slots[at(sx)].external += u32::try_from(below.len()).expect("fewer than 2^32 patches");
         let patch = self.arena.get_mut(px);
-        (patch.outer, patch.inner, patch.slot) = (patch.outer + patch.inner, 0, NO_SLOT);
-        patch.set_change(Change::Empty);
-        let undo = patch.set_undo(Undo::None);
-        self.stats.undo_bytes_now -= undo.size();
-        self.stats.patches_eliminated += 1;
-        self.tell(|graph| What::Emptied { patch: graph.arena.id(px) });
+        (patch.outer, patch.inner) = (patch.outer + patch.inner, 0);
+        self.make_empty(px);
         if let Some(hard) = implicit {
             self.add_edge(px, hard);
         }
@@ -84,6 +80,17 @@ impl Graph {
         }
         self.note_live();
         true
+    }
+
+    /// Takes what it changes from a patch that has left its block's list.
+    fn make_empty(&mut self, px: Px) {
+        let patch = self.arena.get_mut(px);
+        patch.slot = NO_SLOT;
+        patch.set_change(Change::Empty);
+        let undo = patch.set_undo(Undo::None);
+        self.stats.undo_bytes_now -= undo.size();
+        self.stats.patches_eliminated += 1;
+        self.tell(|graph| What::Emptied { patch: graph.arena.id(px) });
     }
 
     /// Whether a soft patch of bytes leaves in its place what it found, and no patch of its block comes after it: so none has
@@ -186,21 +193,18 @@ impl Graph {
         if slot.patches.is_empty() {
             self.strike_dirty(sx);
         }
-        let undo = if known.is_empty() {
+        if known.is_empty() {
             self.tell(|graph| What::Dropped { patch: graph.arena.id(px) });
-            self.arena.remove(px).set_undo(Undo::None)
+            let gone = self.arena.remove(px);
+            self.stats.undo_bytes_now -= gone.undo().size();
+            self.stats.patches_eliminated += 1;
         } else {
-            self.tell(|graph| What::Emptied { patch: graph.arena.id(px) });
             let patch = self.arena.get_mut(px);
-            (patch.outer, patch.inner, patch.slot) = (0, 0, NO_SLOT);
-            (patch.home, patch.hard, patch.afters) = (false, false, Afters::None);
-            patch.set_change(Change::Empty);
-            let undo = patch.set_undo(Undo::None);
+            (patch.outer, patch.inner, patch.home, patch.hard, patch.afters) =
+                (0, 0, false, false, Afters::None);
+            self.make_empty(px);
             known.into_iter().for_each(|before| self.add_edge(px, before));
-            undo
-        };
-        self.stats.undo_bytes_now -= undo.size();
-        self.stats.patches_eliminated += 1;
+        }
         self.commit_empties(set_free);
         self.note_live();
     }
