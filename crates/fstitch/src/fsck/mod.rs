@@ -312,6 +312,8 @@ fn on_disk(
         block_size: found.as_ref().map_or(probe::UNTOLD_BLOCK, |found| found.block_size),
         offset,
         read_only: access == Access::ReadOnly,
+        // Who only looks reads small pieces, mostly one after the other: the kernel reads ahead, and remembers.
+        direct: if access == Access::ReadOnly { Direct::Never } else { Direct::Auto },
         ..DiskOptions::default()
     };
     if let Some(other) = found.as_ref().err().filter(|other| other.certain) {
