@@ -52,6 +52,7 @@ test | proofs)
     need mkfs.btrfs btrfs-progs
     # UFS volumes.
     need makefs makefs
+    need fsstat sleuthkit
     # Clients of the NBD server.
     need nbdinfo libnbd-bin
     need nbdcopy libnbd-bin

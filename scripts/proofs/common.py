@@ -38,8 +38,10 @@ def more_options(parser):
 MECHANISMS = ("soft", "sync", "async", "ordered", "metadata", "full")
 MINIXLLD = "minixlld"
 BPFS = "bpfs"
+WAFFLE = "waffle"
 # Formats of their own, each with one mechanism.
-OWN = (MINIXLLD, BPFS)
+OWN = (MINIXLLD, BPFS, WAFFLE)
+UFS = ("ufs1", "ufs1be", "ufs2", "ufs2be")
 JOURNALED = ("ordered", "metadata", "full")
 
 
@@ -54,6 +56,8 @@ def formats(parser):
     """The options for volumes of formats that have one mechanism of their own."""
     parser.add_argument("--minixlld", action="store_true", help="a volume of MinixLLD instead of ext2 or ext3")
     parser.add_argument("--bpfs", action="store_true", help="a volume of BPFS instead of ext2 or ext3")
+    waffle(parser)
+    ufs(parser)
     journaled(parser)
 
 
@@ -63,11 +67,23 @@ def journaled(parser):
     parser.add_argument("--ext4", action="store_true", help=text)
 
 
+def waffle(parser):
+    """The option for volumes of waffle."""
+    parser.add_argument("--waffle", action="store_true", help="a volume of waffle, with shadow paging")
+
+
+def ufs(parser):
+    """The option for volumes of UFS, in both versions and orders of bytes."""
+    parser.add_argument("--ufs", action="store_true", help="volumes of UFS1 and UFS2, little- and big-endian")
+
+
 def journaled_kind(options):
     return "ext4" if getattr(options, "ext4", False) else "ext3"
 
 
 def mechanisms(options):
+    if getattr(options, "ufs", False):
+        return UFS
     own = tuple(name for name in OWN if getattr(options, name, False))
     if own:
         return own
@@ -75,12 +91,18 @@ def mechanisms(options):
 
 
 def block_sizes(mechanism):
-    """Sizes of blocks to be tried: BPFS has one alone."""
-    return (4096,) if mechanism == BPFS else (1024, 4096)
+    """Sizes of blocks to be tried: BPFS and waffle have one alone."""
+    if mechanism in UFS:
+        return (4096, 32768)
+    return (4096,) if mechanism in (BPFS, WAFFLE) else (1024, 4096)
 
 
 def make_volume(binary, mechanism, block_size, image, size, journaled="ext3"):
     """A volume that the mechanism can be used on."""
+    if mechanism in UFS:
+        order = ["--order", "big"] if mechanism.endswith("be") else []
+        run(binary, "mkfs", mechanism.removesuffix("be"), "-q", "-b", str(block_size), *order, image, size)
+        return
     in_place = "ext4" if journaled == "ext4" else "ext2"
     kind = mechanism if mechanism in OWN else journaled if mechanism in JOURNALED else in_place
     features = ["-O", "^has_journal"] if kind == "ext4" and mechanism not in JOURNALED else []
@@ -226,14 +248,14 @@ def kernel_mount(image, directory, options="rw", kind="ext2"):
 
 def asked(mechanism, *others):
     """Mount options for a mechanism and others."""
-    words = [] if mechanism in OWN else [f"consistency={mechanism}"]
+    words = [] if mechanism in OWN + UFS else [f"consistency={mechanism}"]
     words += [word for word in others if word]
     return ["-o", ",".join(words)] if words else []
 
 
 def clean(binary, image, mechanism):
     """The judges find nothing at all."""
-    if mechanism not in OWN:
+    if mechanism not in OWN + UFS:
         e2fsck_clean(image)
     if fsck(binary, image, "-n")["total"]:
         raise Failure("our fsck finds something")

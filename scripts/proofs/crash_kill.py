@@ -11,6 +11,9 @@ prints the line that repeats it. After each kill
 With a journal (--consistency ordered, metadata, full) the volume is replayed three ways, by us, by the kernel and by
 `e2fsck -p`: the trees are the same, both checkers find nothing at all, and what was promised is there. With `all`, every mechanism
 takes its turn. The loads take turns too, and half of the runs have the smallest cache.
+
+With --ufs, volumes of UFS1 and UFS2 in both orders of bytes take turns, judged by our checker alone; with --waffle,
+volumes of waffle, of which it finds nothing at all.
 """
 
 import contextlib
@@ -58,6 +61,11 @@ class Run:
         self.also = options.also
         self.format = common.journaled_kind(options) if self.consistency in JOURNALED or options.ext4 else "ext2"
         # Without a journal, the features that order nothing and those that do.
+        # What no other program judges.
+        self.own = common.UFS[number % len(common.UFS)] if options.ufs else common.WAFFLE if options.waffle else None
+        if self.own:
+            self.consistency, self.format = "shadow" if options.waffle else "soft", self.own
+            self.block_size = 4096 if options.waffle else source.choice([4096, 8192, 16384, 32768])
         self.features = source.choice(["^has_journal", "^has_journal,^metadata_csum", "^has_journal,^metadata_csum,uninit_bg"])
 
     def __str__(self):
@@ -107,7 +115,9 @@ class Promises:
 def crash(binary, work, run):
     """Makes a volume, loads it, and kills the mount in the middle. Returns image and journal."""
     image, directory, journal = f"{work}/a.img", f"{work}/m", f"{work}/journal"
-    if run.consistency in JOURNALED:
+    if run.own:
+        common.make_volume(binary, run.own, run.block_size, image, "256M")
+    elif run.consistency in JOURNALED:
         journal_size = ["-J", f"size={run.journal_mib}"]
         common.run("mke2fs", "-q", "-F", "-t", run.format, "-b", str(run.block_size), *journal_size, image, "256M")
     elif run.format == "ext4":
@@ -134,26 +144,31 @@ def crash(binary, work, run):
     return image, directory, journal
 
 
-def judge_offline(binary, image):
-    """Both checkers on what the crash left."""
+def judge_offline(binary, image, own):
+    """Both checkers on what the crash left; of some formats there is ours alone."""
     report = common.fsck(binary, image, "-n")
-    damage = [finding["text"] for finding in report["findings"] if finding["class"] != "allowed"]
+    lawful = "none" if own == common.WAFFLE else "allowed"
+    damage = [finding["text"] for finding in report["findings"] if finding["class"] != lawful]
     if report["corrupt"] or damage:
         raise common.Failure(f"our fsck finds {report['corrupt']} damages: " + "; ".join(damage[:5]))
     copy = image + ".copy"
-    common.copy_sparse(image, copy)
-    common.run("e2fsck", "-fy", copy, ok=(0, 1))
-    common.e2fsck_clean(copy)
-    os.unlink(copy)
+    if not own:
+        common.copy_sparse(image, copy)
+        common.run("e2fsck", "-fy", copy, ok=(0, 1))
+        common.e2fsck_clean(copy)
+        os.unlink(copy)
     ours = image + ".ours"
     common.copy_sparse(image, ours)
     common.run(binary, "fsck", "-f", "-p", ours, ok=(0, 1))
-    common.e2fsck_clean(ours)
+    if not own:
+        common.e2fsck_clean(ours)
+    elif common.fsck(binary, ours, "-n")["total"]:
+        raise common.Failure("our fsck finds something in what it has mended")
     os.unlink(ours)
     return report["total"]
 
 
-def judge_mounted(binary, image, directory, kept):
+def judge_mounted(binary, image, directory, kept, own=None):
     """The image mounts at once, holds what was promised, and is whole after further use."""
     with common.Mount(binary, image, directory) as mount:
         if mount.mount_seconds > MOUNT_SECONDS_MAX:
@@ -162,11 +177,13 @@ def judge_mounted(binary, image, directory, kept):
         for number in range(20):
             with open(f"{directory}/after-{number}", "wb") as file:
                 file.write(b"a" * 10_000)
-        done = common.run(binary, "fsck", "--online", "-p", "--json", directory, ok=(0, 1, 4))
-        report = json.loads(done.stdout)
-        if report["left"]:
-            raise common.Failure(f"the online check, after reclaiming, finds {report['findings'][:5]}")
-    common.e2fsck_clean(image)
+        if not own:
+            done = common.run(binary, "fsck", "--online", "-p", "--json", directory, ok=(0, 1, 4))
+            report = json.loads(done.stdout)
+            if report["left"]:
+                raise common.Failure(f"the online check, after reclaiming, finds {report['findings'][:5]}")
+    if not own:
+        common.e2fsck_clean(image)
     report = common.fsck(binary, image, "-n")
     if report["total"]:
         raise common.Failure(f"after a clean unmount our fsck finds {report['findings'][:5]}")
@@ -235,6 +252,8 @@ def main():
     mechanisms = ("soft", "sync", *JOURNALED, *MECHANISMS)
     parser.add_argument("--consistency", default="soft", choices=mechanisms, help="the mechanism (default soft)")
     common.journaled(parser)
+    common.ufs(parser)
+    common.waffle(parser)
     common.more_options(parser)
     options = parser.parse_args()
     journals = options.consistency not in ("soft", "sync")
@@ -248,7 +267,7 @@ def main():
     for number in numbers:
         run = Run(seed, number, options)
         repeat = f"{sys.argv[0]} --seed {seed} --only {number} --seconds {options.seconds}"
-        repeat += f" --consistency {options.consistency}" + (f" --also {options.also}" if options.also else "") + (" --ext4" if options.ext4 else "")
+        repeat += f" --consistency {options.consistency}" + (f" --also {options.also}" if options.also else "") + (" --ext4" if options.ext4 else "") + (" --ufs" if options.ufs else "") + (" --waffle" if options.waffle else "")
         with summary.case(str(run)), common.workdir(options, "crash") as work:
             try:
                 image, directory, journal = crash(binary, work, run)
@@ -257,8 +276,8 @@ def main():
                 if journaled:
                     found = judge_replays(binary, image, directory, kept, run.format)
                 else:
-                    found = judge_offline(binary, image)
-                judge_mounted(binary, image, directory, kept)
+                    found = judge_offline(binary, image, run.own)
+                judge_mounted(binary, image, directory, kept, run.own)
             except (common.Failure, OSError, sqlite3.Error) as failure:
                 raise common.Failure(f"{failure}\n  repeat with: {repeat}") from failure
             print(f"     {found} allowed findings, {kept}", flush=True)

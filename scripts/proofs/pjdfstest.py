@@ -55,7 +55,9 @@ def exercise(binary, suite, work, block_size, words, journaled):
     print(f"     {counts}", flush=True)
     if counts["ok"] < 100:
         raise common.Failure(f"the suite did not run:\n{output[-3000:]}")
-    unexpected = failed - expected()
+    # Inodes of UFS1 have 32 bits for seconds.
+    inherent = {"utimensat::y2038"} if mechanism.startswith("ufs1") else set()
+    unexpected = failed - expected() - inherent
     if unexpected:
         details = "\n".join(line for line in output.splitlines() if any(name in line for name in unexpected))
         raise common.Failure(f"{len(unexpected)} unexpected failures:\n{details[:6000]}")

@@ -87,6 +87,15 @@ const EXT4_TESTS: &Tests = &[
     ("fstitch-systems", "lab", "ext4"),
 ];
 
+const UFS_MUTANTS: &str = "crates/fstitch-fs/tests/ufs-mutants.txt";
+/// What finds bugs of UFS that the tests which the list names do not find.
+const UFS_TESTS: &Tests = &[
+    ("fstitch-fs", LIBRARY, "ufs"),
+    ("fstitch-fs", "ufs", ""),
+    ("fstitch-fs", "fs", "ufs"),
+    ("fstitch-systems", "lab", "ufs"),
+];
+
 /// Bugs that the tests of some crates must find.
 struct Own {
     list: &'static str,
@@ -119,6 +128,13 @@ const EXT4: Own = Own {
     section: "ext4-mutants",
 };
 
+const UFS: Own = Own {
+    list: UFS_MUTANTS,
+    sources: &["fstitch-core", "fstitch-patch", "fstitch-fs", "fstitch-crashlab", "fstitch-systems"],
+    tests: UFS_TESTS,
+    section: "ufs-mutants",
+};
+
 /// The least share of the bugs that must be found, in percent.
 const SCORE: usize = 95;
 
@@ -143,6 +159,9 @@ pub struct Options {
     /// The same of ext4
     #[arg(long, conflicts_with_all = ["lld", "shepherd", "bpfs"])]
     ext4: bool,
+    /// The same of UFS
+    #[arg(long, conflicts_with_all = ["lld", "shepherd", "bpfs", "ext4"])]
+    ufs: bool,
     #[command(flatten)]
     work: Work,
     /// Only write what the file of results says into docs/crash-results.md
@@ -161,6 +180,9 @@ impl Options {
         }
         if self.ext4 {
             return Some(&EXT4);
+        }
+        if self.ufs {
+            return Some(&UFS);
         }
         self.shepherd.then_some(&SHEPHERD)
     }
@@ -239,13 +261,15 @@ fn are_there(root: &Path, tests: &[(&str, &str, &str)]) -> Result<()> {
 
 /// Checks that every seeded bug still fits the source.
 pub fn check_fits(root: &Path) -> Result<()> {
-    [LLD, SHEPHERD, BPFS, EXT4].iter().try_for_each(|own| are_there(root, own.tests))?;
+    [LLD, SHEPHERD, BPFS, EXT4, UFS].iter().try_for_each(|own| are_there(root, own.tests))?;
     check_list(root, MUTANTS)?;
     check_list(root, SHEPHERD_MUTANTS)?;
     check_list(root, BPFS_MUTANTS)?;
-    for bug in check_list(root, EXT4_MUTANTS)? {
-        let [package, binary, _] = bug.test.as_ref().with_context(|| format!("{}: no test", bug.name))?;
-        are_there(root, &[(package, binary, "")])?;
+    for list in [EXT4_MUTANTS, UFS_MUTANTS] {
+        for bug in check_list(root, list)? {
+            let [package, binary, _] = bug.test.as_ref().with_context(|| format!("{}: no test", bug.name))?;
+            are_there(root, &[(package, binary, "")])?;
+        }
     }
     check_list(root, LLD_MUTANTS).map(drop)
 }

@@ -2,7 +2,7 @@
 //! tree, and some test must fail.
 //!
 //! The list stands in `crates/fstitch-fs/tests/orderings.txt`, that of the journal's dependencies in
-//! `crates/fstitch-patch/tests/journal-orderings.txt`. An entry:
+//! `crates/fstitch-patch/tests/journal-orderings.txt`, that of UFS in `crates/fstitch-fs/tests/ufs-orderings.txt`. An entry:
 //!
 //! ```text
 //! # redundant: why (only where the ordering follows from others; then every test must pass without it)
@@ -26,6 +26,7 @@ use anyhow::{Context, Result, bail, ensure};
 
 pub(crate) const LIST: &str = "crates/fstitch-fs/tests/orderings.txt";
 const JOURNAL_LIST: &str = "crates/fstitch-patch/tests/journal-orderings.txt";
+const UFS_LIST: &str = "crates/fstitch-fs/tests/ufs-orderings.txt";
 
 /// Tests that are asked one after the other, the quick ones first: package, binary and names.
 pub(crate) type Tests = [(&'static str, &'static str, &'static str)];
@@ -54,6 +55,13 @@ const JOURNAL_TESTS: &Tests = &[
     ("fstitch-systems", "lab", "groups"),
 ];
 
+const UFS_TESTS: &Tests = &[
+    ("fstitch-systems", "lab", "ufs"),
+    ("fstitch-fs", "ufs", "held"),
+    ("fstitch-fs", "ufs", "placed"),
+    ("fstitch-fs", "fs", "ufs"),
+];
+
 /// Seconds after which a test has stopped for good: some removals make the engine wait for itself.
 const PATIENCE: &str = "600";
 
@@ -72,6 +80,9 @@ pub struct Options {
     /// The journal's dependencies instead of the soft-updates ones
     #[arg(long)]
     journal: bool,
+    /// Those of UFS
+    #[arg(long, conflicts_with = "journal")]
+    ufs: bool,
     #[command(flatten)]
     work: Work,
 }
@@ -172,8 +183,11 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
     if options.fits {
         return Ok(());
     }
-    let (mut orderings, tests) =
-        if options.journal { (check_list(root, JOURNAL_LIST)?, JOURNAL_TESTS) } else { (soft, TESTS) };
+    let (mut orderings, tests) = match (options.journal, options.ufs) {
+        (true, _) => (check_list(root, JOURNAL_LIST)?, JOURNAL_TESTS),
+        (_, true) => (check_list(root, UFS_LIST)?, UFS_TESTS),
+        _ => (soft, TESTS),
+    };
     if let Some(only) = &options.only {
         orderings.retain(|ordering| ordering.name.contains(only));
     }
@@ -220,6 +234,7 @@ pub(crate) fn without<T>(copy: &Path, ordering: &Ordering, work: &dyn Fn() -> Re
 /// Reads the lists and checks that every entry still fits the source. Returns the soft-updates orderings.
 pub fn check_fits(root: &Path) -> Result<Vec<Ordering>> {
     check_list(root, JOURNAL_LIST)?;
+    check_list(root, UFS_LIST)?;
     check_list(root, LIST)
 }
 

@@ -8,9 +8,9 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::Write as _;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use serde_json::Value;
 
 use crate::soak_tests::{self, BPFS, LLD, SHEPHERD, VOLUMES};
@@ -59,6 +59,22 @@ const SOFT: [(&str, &str, &str, u64, u64, &str); 14] = [
     ("seq3, sample", "seq3", "--sample", 1_000_000, 25_000, "--states-per-cut 16 --e2fsck 20000"),
 ];
 
+/// The runs of waffle, whose promise is *exact*.
+const WAFFLE: [(&str, &str, &str, u64, u64, &str); 12] = [
+    ("waffle: seq1, all", "seq1", "--range", 1_360, 1_360, "--fs waffle --states-per-cut 4096 --aftermath 8"),
+    ("waffle: rare1, all", "rare1", "--range", 680, 680, "--fs waffle --states-per-cut 4096 --aftermath 8"),
+    ("waffle: untar", "untar", "--range", 4, 1, "--fs waffle --states-per-cut 64"),
+    ("waffle: rm", "rm", "--range", 4, 1, "--fs waffle --states-per-cut 64"),
+    ("waffle: postmark", "postmark", "--range", 20, 10, "--fs waffle --states-per-cut 64"),
+    ("waffle: mail", "mail", "--range", 20, 10, "--fs waffle --states-per-cut 64"),
+    ("waffle: editor", "editor", "--range", 20, 10, "--fs waffle --states-per-cut 64"),
+    ("waffle: db", "db", "--range", 20, 10, "--fs waffle --states-per-cut 64"),
+    ("waffle: writers", "writers", "--range", 400, 200, "--fs waffle --states-per-cut 48"),
+    ("waffle: random", "random", "--range", 6_000, 1_000, "--fs waffle --states-per-cut 32"),
+    ("waffle: seq2, all", "seq2", "--range", 462_400, 23_120, "--fs waffle --states-per-cut 48"),
+    ("waffle: seq3, sample", "seq3", "--sample", 100_000, 25_000, "--fs waffle --states-per-cut 16"),
+];
+
 /// Workloads of the family `ends`.
 const ENDS: u64 = 1_204;
 
@@ -96,6 +112,13 @@ const INSIDE: Volume<'_> = Volume {
     more: ["--states-per-cut 48", "--states-per-cut 12", "--states-per-cut 16", ""],
 };
 const INSIDE_SHORT: Volume<'_> = Volume { more: ["--states-per-cut 48", "", "", ""], ..INSIDE };
+
+/// Volumes of UFS, which has one mechanism that keeps orders.
+const UFS: Volume<'_> = Volume {
+    pairs: (20_000, 10_000),
+    random: 1_000,
+    more: ["--states-per-cut 4096 --aftermath 8", "--states-per-cut 16", "--states-per-cut 16", ""],
+};
 
 /// A peculiar volume: what it is called, how it is made, its directed family and how many workloads that has, its random family, and
 /// the mechanisms that it has.
@@ -143,6 +166,26 @@ const PECULIAR: [Peculiar; 6] = [
         &["ordered"],
     ),
 ];
+
+/// Volumes that all pairs of operations are run on too, apart from those of soft updates on ext2.
+const PAIRED: [(&str, &str); 4] = [
+    ("ext4 ordered", "--fs ext4 --consistency ordered"),
+    ("ext4 soft", "--fs ext4 --consistency soft"),
+    ("ufs1, little-endian", "--fs ufs1"),
+    ("ufs2, little-endian", "--fs ufs2"),
+];
+
+/// The runs of all pairs.
+fn paired_jobs() -> impl Iterator<Item = Job> {
+    PAIRED.iter().map(|(name, system)| Job {
+        name: format!("{name}: seq2, all"),
+        family: "seq2",
+        select: "--range",
+        total: 462_400,
+        piece: 23_120,
+        more: format!("{system} --states-per-cut 16 --e2fsck 5000"),
+    })
+}
 
 /// The runs on peculiar volumes.
 fn peculiar_jobs() -> Vec<Job> {
@@ -192,7 +235,7 @@ fn jobs() -> Vec<Job> {
     for mode in ["ordered", "full", "metadata"] {
         jobs.extend(EXT3.jobs(&format!("ext3 {mode}"), &format!("--fs ext3 --consistency {mode}")));
     }
-    for mode in ["ordered", "full", "metadata"] {
+    for mode in ["ordered", "full", "metadata", "soft"] {
         jobs.extend(EXT3.jobs(&format!("ext4 {mode}"), &format!("--fs ext4 --consistency {mode}")));
     }
     for mode in ["ordered", "full", "metadata"] {
@@ -218,13 +261,23 @@ fn jobs() -> Vec<Job> {
         jobs.extend(volume.jobs(name, system));
     }
     jobs.extend(peculiar_jobs());
-    let mut all: Vec<Job> = SOFT
-        .iter()
-        .map(|&(name, family, select, total, piece, more)| {
+    for (name, system) in [
+        ("ufs1, little-endian", "--fs ufs1"),
+        ("ufs1, big-endian", "--fs ufs1be"),
+        ("ufs2, little-endian", "--fs ufs2"),
+        ("ufs2, big-endian", "--fs ufs2be"),
+        ("ufs2, blocks of 16 KiB", "--fs ufs2 --block-size 16384 --fragment-size 2048 --size 8192"),
+    ] {
+        jobs.extend(UFS.jobs(name, system));
+    }
+    let job =
+        |&(name, family, select, total, piece, more): &(&str, &'static str, &'static str, u64, u64, &str)| {
             let (name, more) = (name.to_owned(), more.to_owned());
             Job { name, family, select, total, piece, more }
-        })
-        .collect();
+        };
+    jobs.extend(WAFFLE.iter().map(job));
+    jobs.extend(paired_jobs());
+    let mut all: Vec<Job> = SOFT.iter().map(job).collect();
     all.splice(SOFT.len() - 1..SOFT.len() - 1, jobs);
     all
 }
@@ -292,17 +345,42 @@ pub fn sources(root: &Path, commit: &str) -> Result<String> {
 
 /// The same of some crates.
 pub fn sources_of(root: &Path, commit: &str, crates: &[&str]) -> Result<String> {
-    let mut all = String::new();
-    for folder in crates {
-        let object = format!("{commit}:crates/{folder}/src");
-        let output =
-            Command::new("git").args(["rev-parse", "--short=12", &object]).current_dir(root).output()?;
-        if output.status.success() {
-            let _ = write!(all, "{} ", String::from_utf8(output.stdout)?.trim());
+    let found = sources_of_each(root, &[commit], crates)?.pop().flatten();
+    found.with_context(|| format!("{commit} has none of our sources"))
+}
+
+/// Digits of a hash of ours.
+const HASH: usize = 12;
+
+/// The same of several commits, `None` for one that has none of these crates. It is one question for all: there are thousands of folders.
+fn sources_of_each(root: &Path, commits: &[&str], crates: &[&str]) -> Result<Vec<Option<String>>> {
+    let mut git = Command::new("git")
+        .args(["cat-file", "--batch-check=%(objectname)"])
+        .current_dir(root)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()?;
+    let mut asked = String::new();
+    for commit in commits {
+        for folder in crates {
+            let _ = writeln!(asked, "{commit}:crates/{folder}/src");
         }
     }
-    ensure!(!all.is_empty(), "{commit} has none of our sources");
-    Ok(all.trim().to_owned())
+    let mut input = git.stdin.take().context("git takes no questions")?;
+    let asking = std::thread::spawn(move || input.write_all(asked.as_bytes()));
+    let output = git.wait_with_output()?;
+    ensure!(output.status.success(), "git cat-file ended with {}", output.status);
+    asking.join().map_err(|_| anyhow!("asking git"))??;
+    let answers = String::from_utf8(output.stdout)?;
+    let answers: Vec<&str> = answers.lines().collect();
+    ensure!(answers.len() == commits.len() * crates.len(), "git answers {} times", answers.len());
+    let hashes = answers.chunks(crates.len()).map(|folders| {
+        // What is not there is answered with its name and a word.
+        let there = folders.iter().filter(|answer| !answer.contains(' '));
+        let hashes: Vec<&str> = there.filter_map(|answer| answer.get(..HASH)).collect();
+        (!hashes.is_empty()).then(|| hashes.join(" "))
+    });
+    Ok(hashes.collect())
 }
 
 /// The commit that comes first with these sources, for people who want to see them.
@@ -314,11 +392,11 @@ fn commit_of(root: &Path, sources: &str) -> Result<String> {
 pub fn commit_with(root: &Path, sources: &str, crates: &[&str]) -> Result<String> {
     let output = Command::new("git").args(["rev-list", "--reverse", "HEAD"]).current_dir(root).output()?;
     ensure!(output.status.success(), "git rev-list ended with {}", output.status);
-    for commit in String::from_utf8(output.stdout)?.lines() {
-        // Early commits lack some of the folders.
-        if sources_of(root, commit, crates).is_ok_and(|found| found == sources) {
-            return Ok(commit.get(..12).unwrap_or(commit).to_owned());
-        }
+    let commits = String::from_utf8(output.stdout)?;
+    let commits: Vec<&str> = commits.lines().collect();
+    let found = sources_of_each(root, &commits, crates)?;
+    if let Some(at) = found.iter().position(|found| found.as_deref() == Some(sources)) {
+        return Ok(commits[at].get(..HASH).unwrap_or(commits[at]).to_owned());
     }
     bail!("no commit of this history has the sources {sources}")
 }

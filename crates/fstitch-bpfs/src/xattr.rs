@@ -4,12 +4,10 @@
 //! **Layout.** Their length (64 bits); then for each, in the order of their names: length of the name (8 bits), of the value (32), name,
 //! value.
 
-use std::collections::BTreeMap;
-
 use fstitch_core::num::to_usize;
-use fstitch_core::{Errno, Error, FileKind, InodeNo, Le, Result, Structure, XattrSetMode};
+use fstitch_core::{Error, FileKind, InodeNo, Le, Result, Structure, XattrSetMode};
 use fstitch_posix::xattr as rules;
-use fstitch_posix::{acl, acl::Acl};
+use fstitch_posix::xattrs::{self, Xattrs, check_namespace, decode, encode, set, take};
 
 use crate::change::Change;
 use crate::data::set_perm;
@@ -19,37 +17,6 @@ use crate::pm::BLOCK;
 use crate::state::State;
 use crate::tree;
 use crate::volume::Bpfs;
-
-/// Attributes by name.
-pub(crate) type Xattrs = BTreeMap<Vec<u8>, Vec<u8>>;
-
-const HEAD: usize = 5;
-
-fn encode(xattrs: &Xattrs) -> Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    for (name, value) in xattrs {
-        bytes.push(u8::try_from(name.len()).expect("names were checked"));
-        let len = u32::try_from(value.len()).map_err(|_| Errno::NOSPC)?;
-        bytes.extend_from_slice(&len.to_le_bytes());
-        bytes.extend_from_slice(name);
-        bytes.extend_from_slice(value);
-    }
-    if bytes.len() > XATTRS_MAX { Err(Errno::NOSPC.into()) } else { Ok(bytes) }
-}
-
-fn decode(mut bytes: &[u8]) -> Result<Xattrs> {
-    let whole = bytes.len();
-    let mut xattrs = Xattrs::new();
-    while !bytes.is_empty() {
-        let at = whole - bytes.len();
-        let damaged = || Error::corrupt(Structure::AttributeEntry(at), None, "it ends behind all of them");
-        let head = bytes.split_off(..HEAD).ok_or_else(damaged)?;
-        let name = bytes.split_off(..usize::from(head[0])).ok_or_else(damaged)?;
-        let value = bytes.split_off(..to_usize(Le::u32(head, 1))).ok_or_else(damaged)?;
-        xattrs.insert(name.to_vec(), value.to_vec());
-    }
-    Ok(xattrs)
-}
 
 /// The attributes of an inode.
 ///
@@ -90,7 +57,7 @@ pub(crate) fn load(state: &State, inode: &Inode) -> Result<Xattrs> {
 /// # Errors
 /// `ENOSPC`.
 pub(crate) fn store(change: &mut Change<'_>, ino: u64, xattrs: &Xattrs) -> Result<()> {
-    let bytes = encode(xattrs)?;
+    let bytes = encode(xattrs, XATTRS_MAX)?;
     change.put_xattrs(ino, &bytes)
 }
 
@@ -99,26 +66,7 @@ pub(crate) fn store(change: &mut Change<'_>, ino: u64, xattrs: &Xattrs) -> Resul
 /// # Errors
 /// When the list is none.
 pub(crate) fn after_chmod(state: &State, inode: &Inode, perm: u16) -> Result<Option<Xattrs>> {
-    let mut xattrs = load(state, inode)?;
-    let Some(value) = xattrs.get(acl::ACCESS) else { return Ok(None) };
-    let list = Acl::parse(value)?.and_then(|list| rules::list_after_chmod(&list, perm));
-    Ok(list.map(|list| {
-        xattrs.insert(acl::ACCESS.to_vec(), list);
-        xattrs
-    }))
-}
-
-/// Fails unless an attribute's name begins as those that Linux knows.
-fn check_namespace(name: &[u8]) -> Result<()> {
-    if rules::is_list(name) {
-        return Ok(());
-    }
-    let known = [&b"user."[..], b"trusted.", b"security."];
-    match known.iter().find(|prefix| name.starts_with(prefix)) {
-        None => Err(Errno::OPNOTSUPP.into()),
-        Some(prefix) if name.len() == prefix.len() => Err(Errno::INVAL.into()),
-        Some(_) => Ok(()),
-    }
+    xattrs::after_chmod(load(state, inode)?, perm)
 }
 
 impl Bpfs {
@@ -128,7 +76,7 @@ impl Bpfs {
         let inode = self.live(&core.state, ino)?;
         rules::check_get(inode.kind, name)?;
         check_namespace(name)?;
-        load(&core.state, &inode)?.remove(name).ok_or_else(|| Errno::NODATA.into())
+        take(&mut load(&core.state, &inode)?, name)
     }
 
     pub(crate) fn do_listxattr(&self, ino: InodeNo) -> Result<Vec<Vec<u8>>> {
@@ -144,31 +92,12 @@ impl Bpfs {
         mode: XattrSetMode,
     ) -> Result<()> {
         rules::check_name(name)?;
-        self.change_xattrs(ino, name, |inode, xattrs| {
-            if rules::is_list(name) {
-                let list = rules::set_list(&inode.seen(1).attr, name, value)?;
-                match list.stored {
-                    Some(stored) => drop(xattrs.insert(name.to_vec(), stored)),
-                    None => drop(xattrs.remove(name)),
-                }
-                return Ok(list.perm);
-            }
-            match (mode, xattrs.contains_key(name)) {
-                (XattrSetMode::Create, true) => Err(Errno::EXIST.into()),
-                (XattrSetMode::Replace, false) => Err(Errno::NODATA.into()),
-                _ => {
-                    xattrs.insert(name.to_vec(), value.to_vec());
-                    Ok(None)
-                }
-            }
-        })
+        self.change_xattrs(ino, name, |inode, xattrs| set(xattrs, &inode.seen(1).attr, (name, value), mode))
     }
 
     pub(crate) fn do_removexattr(&self, ino: InodeNo, name: &[u8]) -> Result<()> {
         rules::check_name(name)?;
-        self.change_xattrs(ino, name, |_, xattrs| {
-            xattrs.remove(name).map(|_| None).ok_or_else(|| Errno::NODATA.into())
-        })
+        self.change_xattrs(ino, name, |_, xattrs| take(xattrs, name).map(|_| None))
     }
 
     /// Changes attributes, and permissions with them if `how` says so.
@@ -191,19 +120,5 @@ impl Bpfs {
         }
         change.touch(inode.ino);
         change.finish(|_| ())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn attributes_are_read_as_they_are_written() {
-        let xattrs = Xattrs::from([(b"user.a".to_vec(), vec![1; 60_000]), (b"user.b".to_vec(), Vec::new())]);
-        let bytes = encode(&xattrs).unwrap();
-        assert_eq!(decode(&bytes).unwrap(), xattrs);
-        assert!(decode(&bytes[..bytes.len() - 1]).is_err());
-        assert!(decode(&[200, 0]).is_err());
     }
 }

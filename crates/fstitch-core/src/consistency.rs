@@ -18,10 +18,13 @@ pub enum Consistency {
     Async,
     /// Soft updates, and every change of names is stable when its call returns: the conventional way.
     Sync,
+    /// Shadow paging: everything is as one root says.
+    Shadow,
 }
 
 impl Consistency {
-    /// All of them.
+    /// Those that volumes choose among whose blocks are written in place. [`Consistency::Shadow`] is the only one of its format, and
+    /// of no other.
     pub const ALL: [Self; 6] =
         [Self::Soft, Self::Metadata, Self::Ordered, Self::Full, Self::Async, Self::Sync];
 
@@ -35,6 +38,7 @@ impl Consistency {
             Self::Full => "full",
             Self::Async => "async",
             Self::Sync => "sync",
+            Self::Shadow => "shadow",
         }
     }
 
@@ -55,9 +59,10 @@ impl FromStr for Consistency {
     type Err = String;
 
     fn from_str(name: &str) -> Result<Self, String> {
-        Self::ALL.into_iter().find(|known| known.name() == name).ok_or_else(|| {
+        let mut known = Self::ALL.into_iter().chain([Self::Shadow]);
+        known.find(|known| known.name() == name).ok_or_else(|| {
             let all = Self::ALL.map(Self::name).join(", ");
-            format!("`{name}` is no consistency mechanism: there are {all}")
+            format!("`{name}` is no consistency mechanism: there are {all}, {}", Self::Shadow)
         })
     }
 }

@@ -134,6 +134,9 @@ pub trait BlockDevice: Send + Sync {
     fn flush(&self) -> Result<()>;
     /// The contents of `count` blocks from `start` are no longer needed; they read as anything afterwards.
     fn discard(&self, start: BlockNo, count: u64) -> Result<()>;
+    /// A hint: `count` blocks from `start` will be read soon, so a device that remembers blocks may begin to read them. Nothing waits,
+    /// nothing fails, and what lies outside the device is nobody's. Layers pass it on where that costs them nothing.
+    fn prefetch(&self, _start: BlockNo, _count: u64) {}
     /// Fails if the medium is no longer what was opened, as far as that can be told without touching a block: to be asked
     /// before success is reported although nothing had to be written. Layers ask the device below.
     fn intact(&self) -> Result<()> {
@@ -158,6 +161,9 @@ macro_rules! forward {
             }
             fn discard(&self, start: BlockNo, count: u64) -> Result<()> {
                 (**self).discard(start, count)
+            }
+            fn prefetch(&self, start: BlockNo, count: u64) {
+                (**self).prefetch(start, count);
             }
             fn intact(&self) -> Result<()> {
                 (**self).intact()

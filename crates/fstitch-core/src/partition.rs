@@ -65,6 +65,13 @@ impl<D: BlockDevice> BlockDevice for Partition<D> {
         self.below.discard(BlockNo(self.start + start.get()), count)
     }
 
+    fn prefetch(&self, start: BlockNo, count: u64) {
+        let count = count.min(self.count.saturating_sub(start.get()));
+        if count > 0 {
+            self.below.prefetch(BlockNo(self.start + start.get()), count);
+        }
+    }
+
     fn intact(&self) -> Result<()> {
         self.below.intact()
     }

@@ -83,6 +83,10 @@ impl<D: BlockDevice> BlockDevice for StatsDevice<D> {
         self.below.discard(start, count)
     }
 
+    fn prefetch(&self, start: BlockNo, count: u64) {
+        self.below.prefetch(start, count);
+    }
+
     fn intact(&self) -> Result<()> {
         self.below.intact()
     }

@@ -1,6 +1,7 @@
 //! A file or block device as a [`BlockDevice`].
 
 use std::io;
+use std::num::NonZeroU64;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -13,7 +14,7 @@ use fstitch_core::num::{to_u64, to_usize};
 use fstitch_core::{
     BlockBuf, BlockDevice, BlockKind, BlockNo, BlockRead, BlockWrite, Error, Geometry, IoOp, Result,
 };
-use rustix::fs::FallocateFlags;
+use rustix::fs::{Advice, FallocateFlags};
 
 use crate::bounce::{Bounce, is_aligned};
 use crate::engine::{self, Failure};
@@ -398,6 +399,21 @@ impl BlockDevice for FileDisk {
                 Ok(())
             }
             Err(errno) => Err(Error::io(IoOp::Discard, start, errno.into()).on_device(&self.medium.name)),
+        }
+    }
+
+    /// Has the kernel read ahead, unless it is passed by.
+    fn prefetch(&self, start: BlockNo, count: u64) {
+        let count = count.min(self.layout.block_count.saturating_sub(start.get()));
+        let Some(len) = NonZeroU64::new(count * u64::from(self.layout.block_size)) else { return };
+        if !self.is_direct() {
+            // It is a hint: whatever is wrong, the read will tell.
+            let _ = rustix::fs::fadvise(
+                &self.medium.file,
+                self.layout.position(start),
+                Some(len),
+                Advice::WillNeed,
+            );
         }
     }
 

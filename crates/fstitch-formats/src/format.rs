@@ -55,6 +55,20 @@ pub trait Format: Send + Sync {
         let _ = (device, how);
         Ok(None)
     }
+    /// Mends what a crash has left on a volume that is about to be changed, where the format does that by a check, which [`Format::open`] does
+    /// otherwise. `begins` is called before what takes long. Returns what was done, in one line; `None` if there was nothing to do.
+    ///
+    /// # Errors
+    /// As [`Format::look`]; `Corrupt` if there is more than a crash leaves.
+    fn settle(
+        &self,
+        device: &dyn BlockDevice,
+        now: Timestamp,
+        begins: &mut dyn FnMut(),
+    ) -> Result<Option<String>> {
+        let _ = (device, now, begins);
+        Ok(None)
+    }
     /// Who claims volumes that tell other machines who uses them; `None` for a format whose volumes do not.
     fn shares(&self) -> Option<&dyn Shares> {
         None
@@ -109,6 +123,10 @@ pub trait Format: Send + Sync {
     fn extended_words(&self) -> &'static str {
         ""
     }
+    /// What becomes of a UUID that is given, for help, in a format whose volumes have none.
+    fn uuid_about(&self) -> Option<&'static str> {
+        None
+    }
     /// Judges what is asked for, as far as it can be before the medium is touched.
     ///
     /// # Errors
@@ -146,6 +164,11 @@ pub trait Format: Send + Sync {
 
     /// What a volume needs to follow a policy of the shepherd; `None` for a format that has no room for maps.
     fn keeps_maps(&self) -> Option<&dyn KeepsMaps> {
+        None
+    }
+
+    /// Who makes snapshots; `None` for a format that has none.
+    fn snapshots(&self) -> Option<&dyn HasSnapshots> {
         None
     }
 
@@ -222,6 +245,45 @@ pub trait Shares: Send + Sync {
         who: &Who,
         around: Around<'_>,
     ) -> Result<Option<Claim>>;
+}
+
+/// A snapshot of a volume. Field names are a contract.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Snapshot {
+    /// What it is called.
+    pub name: String,
+    /// When it was made.
+    pub made: String,
+    /// Files, directories and what else there is in it.
+    pub inodes: u64,
+}
+
+/// The snapshots of a volume that is open.
+pub trait Snapshots {
+    /// All of them, in the order in which they were made.
+    fn list(&self) -> Vec<Snapshot>;
+    /// Makes one of the volume as it is.
+    ///
+    /// # Errors
+    /// `EEXIST`, `EINVAL`, `ENOSPC`, `EROFS`; those of the medium.
+    fn create(&self, name: &str) -> Result<()>;
+    /// Removes one.
+    ///
+    /// # Errors
+    /// `ENOENT`, `EBUSY`, `EROFS`; those of the medium.
+    fn remove(&self, name: &str) -> Result<()>;
+}
+
+/// What is done with the snapshots of a volume.
+pub type SnapshotWork<'a> = &'a mut (dyn FnMut(&dyn Snapshots) -> Result<()> + Send);
+
+/// A format whose volumes have snapshots.
+pub trait HasSnapshots: Send + Sync {
+    /// Does something with those of a volume that nobody uses.
+    ///
+    /// # Errors
+    /// As [`Format::look`]; those of `work`.
+    fn with(&self, device: &dyn BlockDevice, read_only: bool, work: SnapshotWork<'_>) -> Result<()>;
 }
 
 /// A format whose volumes live in a cache, which several of them may share.

@@ -33,11 +33,13 @@ pub mod search;
 pub mod show;
 mod ufs;
 mod volume;
+mod waffle;
 pub mod whose;
 
 pub use described::{Description, Field};
 pub use format::{
-    Cached, Durability, Format, Identity, Journals, Look, OwnJournal, Recovering, Recovery, Shares,
+    Cached, Durability, Format, HasSnapshots, Identity, Journals, Look, OwnJournal, Recovering, Recovery,
+    Shares, Snapshot, SnapshotWork, Snapshots,
 };
 pub use fstitch_fs::ext2::mmp::{Around, Claim, Who};
 pub use maps::{KeepsMaps, MapsAt};
@@ -45,7 +47,8 @@ pub use volume::{Health, References, Volume};
 pub use whose::{NamesBlocks, Owner, Owners};
 
 /// All formats. What is common comes first: it is what an empty medium is told to become.
-pub const FORMATS: &[&dyn Format] = &[&ext::Ext, &minixlld::Minix, &bpfs::BpfsFormat, &ufs::UfsFormat];
+pub const FORMATS: &[&dyn Format] =
+    &[&ext::Ext, &minixlld::Minix, &bpfs::BpfsFormat, &ufs::UfsFormat, &waffle::WaffleFormat];
 
 /// Bytes from the start of a medium that [`Format::probe`] wants to see.
 pub const PROBE_LEN: usize = 68 << 10;

@@ -10,8 +10,8 @@ use serde_json::{Map, Value};
 pub struct Word {
     /// Its long name, by which [`Asked`] has its values.
     pub name: &'static str,
-    /// Its letter.
-    pub letter: char,
+    /// Its letter, if it has one.
+    pub letter: Option<char>,
     /// What stands for its value in help.
     pub value: &'static str,
     /// What it is about.
@@ -27,6 +27,10 @@ pub enum WordKind {
     Number(u64, u64, Option<&'static str>),
     /// A list, which may be given several times.
     List,
+    /// One of these words, with what it is by default.
+    OneOf(&'static [&'static str], &'static str),
+    /// Nothing: it is said, or it is not.
+    Flag,
 }
 
 /// The journal that is asked for.
@@ -73,6 +77,12 @@ impl Asked {
         self.words.get(name).into_iter().flatten().map(String::as_str)
     }
 
+    /// Whether a word was said that has no value.
+    #[must_use]
+    pub fn has(&self, name: &str) -> bool {
+        self.values(name).next().is_some()
+    }
+
     /// The number that a word has, where it was given or has a default.
     #[must_use]
     pub fn number<N: std::str::FromStr>(&self, name: &str) -> Option<N> {
@@ -83,7 +93,7 @@ impl Asked {
 /// The medium of a new volume.
 #[derive(Clone, Copy)]
 pub struct Fresh<'a> {
-    /// The device, in blocks of the volume's size, or of 1024 bytes where that was not asked for.
+    /// The device, in blocks of [`Making::unit`]; without one, of the volume's size, or of 1024 bytes where that was not asked for.
     pub device: &'a dyn BlockDevice,
     /// It reads as zeros.
     pub is_zero: bool,
@@ -101,6 +111,10 @@ impl std::fmt::Debug for Fresh<'_> {
 pub trait Making {
     /// What people will call it.
     fn name(&self) -> &'static str;
+    /// Bytes of the device's blocks, where those are not the volume's.
+    fn unit(&self) -> Option<u32> {
+        None
+    }
     /// Makes it. `progress` is told how much of how much is written.
     ///
     /// # Errors
@@ -117,8 +131,10 @@ pub struct Made {
     pub block_size: u32,
     /// Blocks of the volume.
     pub blocks: u64,
+    /// What its blocks are, where that is more than their size: as it is said behind their number.
+    pub form: Option<String>,
     /// Inodes, if their number is fixed.
     pub inodes: Option<u64>,
-    /// For programs, but for image and UUID. Keys are a contract.
+    /// For programs, but for image and UUID; an `identifier` is what the volume has instead of a UUID. Keys are a contract.
     pub values: Map<String, Value>,
 }

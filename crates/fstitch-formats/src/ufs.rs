@@ -1,20 +1,28 @@
-//! UFS1 and UFS2, which are read.
+//! UFS1 and UFS2, which are read and made.
 
+mod mkfs;
+
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use fstitch_core::{BlockDevice, Clock, Error, RepairOptions, RepairReport, Result, SystemClock};
+use fstitch_core::{
+    BlockDevice, Clock, Error, RepairMode, RepairOptions, RepairReport, Result, Structure, Timestamp,
+};
 use fstitch_fs::arrange::{self, Arrangement};
 use fstitch_fs::ufs::Ufs;
+use fstitch_fs::ufs::check::repair_ufs;
+use fstitch_fs::ufs::identity::identify;
 use fstitch_fs::ufs::layout::superblock::{Superblock, find, flag, fragment_size};
-use fstitch_patch::CacheOptions;
 use serde_json::Value;
 
-use crate::lent::lend;
-use crate::make::{Asked, Making};
+use crate::make::{Asked, Making, Word};
 use crate::{Description, Format, Identity, Look, OwnJournal, Volume, show};
 
 /// The BSDs' file system.
 pub struct UfsFormat;
+
+/// The checker's finding on a volume that is not marked clean.
+const NOT_CLEAN: &str = "superblock-not-clean";
 
 const FLAGS: [(u32, &str); 6] = [
     (flag::UNCLEAN, "unclean"),
@@ -25,20 +33,44 @@ const FLAGS: [(u32, &str); 6] = [
     (flag::GJOURNAL, "gjournal"),
 ];
 
-fn read_only() -> Arrangement {
-    Arrangement {
-        cache: CacheOptions { read_only: true, ..CacheOptions::default() },
-        ..Arrangement::default()
+/// Mends what a crash has left of soft updates before the volume is changed: two names of a directory, what nobody owns, counts. As the
+/// BSDs do, and unlike a journal's replay it looks at everything. What was found, by its codes; `None` on a volume that was unmounted.
+fn settle(device: &dyn BlockDevice, now: Timestamp, begins: &mut dyn FnMut()) -> Result<Option<String>> {
+    let shape = Superblock::read(device)?;
+    // What has a journal of its own is refused when it is opened.
+    if !shape.is_unclean() || shape.flags & (flag::SUJ | flag::GJOURNAL | flag::NFS4_ACLS_OR_WAPBL) != 0 {
+        return Ok(None);
+    }
+    begins();
+    let report = repair_ufs(device, RepairOptions { mode: RepairMode::Preen, now })?;
+    match report.left.findings.first() {
+        None => Ok(Some(mended(&report))),
+        Some(finding) => {
+            let problem = format!(
+                "it was not unmounted, and {} findings are more than a crash leaves, the first: {} ({}): `fstitch fsck` mends them",
+                report.left.total, finding.text, finding.code
+            );
+            Err(Error::corrupt(Structure::Volume, None, problem))
+        }
+    }
+}
+
+/// What a check has mended, in one line: that the volume is not marked clean is no finding of its own.
+fn mended(report: &RepairReport) -> String {
+    let mut codes: BTreeMap<&str, u64> = BTreeMap::new();
+    for finding in report.found.findings.iter().filter(|finding| finding.code != NOT_CLEAN) {
+        *codes.entry(finding.code).or_default() += 1;
+    }
+    let listed: Vec<String> = codes.iter().map(|(code, count)| format!("{count} {code}")).collect();
+    match listed.is_empty() {
+        true => "it was not unmounted: checked, nothing was wrong".to_owned(),
+        false => format!("it was not unmounted: checked and mended ({})", listed.join(", ")),
     }
 }
 
 impl Format for UfsFormat {
     fn names(&self) -> &'static [&'static str] {
         &["ufs1", "ufs2"]
-    }
-
-    fn makes(&self) -> &'static [&'static str] {
-        &[]
     }
 
     fn thing(&self) -> &'static str {
@@ -58,12 +90,24 @@ impl Format for UfsFormat {
         Ok(Look { block_size: shape.fragment_size, journal: OwnJournal::None })
     }
 
+    fn settle(
+        &self,
+        device: &dyn BlockDevice,
+        now: Timestamp,
+        begins: &mut dyn FnMut(),
+    ) -> Result<Option<String>> {
+        settle(device, now, begins)
+    }
+
     fn open(
         &self,
         device: Arc<dyn BlockDevice>,
         arrangement: &Arrangement,
         clock: Arc<dyn Clock>,
     ) -> Result<Arc<dyn Volume>> {
+        if !arrangement.cache.read_only {
+            settle(&*device, clock.now(), &mut || {})?;
+        }
         let (fs, _) = arrange::open::<Ufs>(device, arrangement, clock)?;
         Ok(Arc::new(fs))
     }
@@ -121,29 +165,39 @@ impl Format for UfsFormat {
         Ok(Description::of(fields, values))
     }
 
-    fn about(&self, _kind: &str) -> &'static str {
-        "UFS volumes are read, not made"
+    fn about(&self, kind: &str) -> &'static str {
+        match kind {
+            "ufs1" => "Make a UFS1 volume, as FreeBSD's newfs would",
+            _ => "Make a UFS2 volume, as FreeBSD's newfs would",
+        }
+    }
+
+    fn words(&self) -> &'static [Word] {
+        mkfs::WORDS
+    }
+
+    fn uuid_about(&self) -> Option<&'static str> {
+        Some(
+            "A UUID whose first 8 bytes become the volume's identifier; the time and a random number by default",
+        )
     }
 
     fn plan(&self, asked: &Asked) -> Result<Box<dyn Making>> {
-        Err(Error::Unsupported(format!("making {} volumes", asked.kind)))
+        Ok(Box::new(mkfs::plan(asked)?))
     }
 
-    fn identify(&self, device: &dyn BlockDevice, _identity: &Identity) -> Result<()> {
-        let shape = Superblock::read(device)?;
-        Err(Error::Unsupported(format!("changing {} volumes", shape.version.name())))
+    fn identify(&self, device: &dyn BlockDevice, identity: &Identity) -> Result<()> {
+        let half = |uuid: [u8; 16]| {
+            [0, 4].map(|at: usize| u32::from_be_bytes(std::array::from_fn(|byte| uuid[at + byte])))
+        };
+        identify(device, identity.label.as_deref(), identity.uuid.map(half))
     }
 
     fn is_marked_clean(&self, device: &dyn BlockDevice) -> bool {
         Superblock::read(device).is_ok_and(|shape| !shape.is_unclean())
     }
 
-    /// Everything is checked, and reported; nothing is mended.
-    fn repair(&self, device: &dyn BlockDevice, _options: RepairOptions) -> Result<RepairReport> {
-        let found = lend(device, None, |device| {
-            let (fs, _) = arrange::open::<Ufs>(device, &read_only(), Arc::new(SystemClock::new()))?;
-            fs.format().check_volume()
-        })?;
-        Ok(RepairReport { left: found.clone(), found, mended: 0, runs: 1 })
+    fn repair(&self, device: &dyn BlockDevice, options: RepairOptions) -> Result<RepairReport> {
+        repair_ufs(device, options)
     }
 }

@@ -8,6 +8,8 @@ use fstitch_fs::loopback::Loopback;
 use fstitch_fs::uhfs::{Reclaimed, Uhfs};
 use fstitch_patch::{Cache, Placement};
 
+use crate::Snapshots;
+
 /// References that the kernel holds: inodes, and how many of each.
 pub type References = Vec<(InodeNo, u64)>;
 
@@ -59,6 +61,10 @@ pub trait Volume: FileSystem {
     /// now and then by a thread of its own.
     fn let_go(&self) -> bool {
         false
+    }
+    /// Its snapshots, if volumes of the format have some.
+    fn snapshots(&self) -> Option<&dyn Snapshots> {
+        None
     }
     /// All references that are held, for who opens the volume anew.
     fn references(&self) -> References;

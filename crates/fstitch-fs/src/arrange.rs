@@ -60,7 +60,7 @@ pub const fn journal_mode(consistency: Consistency) -> Option<JournalMode> {
         Consistency::Metadata => Some(JournalMode::Metadata),
         Consistency::Ordered => Some(JournalMode::Ordered),
         Consistency::Full => Some(JournalMode::Full),
-        Consistency::Soft | Consistency::Async | Consistency::Sync => None,
+        Consistency::Soft | Consistency::Async | Consistency::Sync | Consistency::Shadow => None,
     }
 }
 
@@ -114,6 +114,11 @@ impl Chosen {
             return Err(Error::Unsupported(
                 "writing with feature mmp by who has not claimed the volume".into(),
             ));
+        }
+        if *consistency == Some(Consistency::Shadow) {
+            let what =
+                "consistency `shadow` on a volume whose blocks are written in place (that is waffle's)";
+            return Err(Error::Unsupported(what.into()));
         }
         let mode = consistency.and_then(journal_mode).unwrap_or(JournalMode::Ordered);
         let journal = match consistency {

@@ -142,6 +142,16 @@ impl<'d> BlockView<'d> {
         Ok(())
     }
 
+    /// Says that consecutive blocks from `block` on will be read soon.
+    pub fn prefetch(&self, block: BlockNo, count: u64) {
+        let count = count.min(self.blocks.saturating_sub(block.get()));
+        if count > 0 {
+            let (size, unit) = (wide(self.block_size), wide(self.unit));
+            let (first, end) = (block.get() * size / unit, ((block.get() + count) * size).div_ceil(unit));
+            self.device.prefetch(BlockNo(first), end - first);
+        }
+    }
+
     /// Makes everything written so far stable.
     ///
     /// # Errors
@@ -198,6 +208,10 @@ impl BlockDevice for BlockView<'_> {
 
     fn flush(&self) -> Result<()> {
         self.device.flush()
+    }
+
+    fn prefetch(&self, start: BlockNo, count: u64) {
+        Self::prefetch(self, start, count);
     }
 
     fn discard(&self, _start: BlockNo, _count: u64) -> Result<()> {

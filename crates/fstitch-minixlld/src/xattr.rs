@@ -2,49 +2,16 @@
 //!
 //! **Layout.** For each attribute, in the order of their names: length of the name (8 bits), of the value (32), name, value.
 
-use std::collections::BTreeMap;
-
 use fstitch_core::num::{to_u64, to_usize};
-use fstitch_core::{Errno, Error, InodeNo, Le, Result, Structure, XattrSetMode};
+use fstitch_core::{Errno, Error, InodeNo, Result, Structure, XattrSetMode};
 use fstitch_posix::xattr as rules;
-use fstitch_posix::{acl, acl::Acl};
+use fstitch_posix::xattrs::{self, Xattrs, check_namespace, decode, encode, set, take};
 
 use crate::blocks::Blocks;
 use crate::change::Change;
 use crate::inode::{INODE, Inode};
 use crate::layout::{INODE_AT, XATTRS_AT, XATTRS_MAX};
 use crate::volume::MinixLld;
-
-/// Attributes by name.
-pub(crate) type Xattrs = BTreeMap<Vec<u8>, Vec<u8>>;
-
-const HEAD: usize = 5;
-
-fn encode(xattrs: &Xattrs) -> Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    for (name, value) in xattrs {
-        bytes.push(u8::try_from(name.len()).expect("names were checked"));
-        let len = u32::try_from(value.len()).map_err(|_| Errno::NOSPC)?;
-        bytes.extend_from_slice(&len.to_le_bytes());
-        bytes.extend_from_slice(name);
-        bytes.extend_from_slice(value);
-    }
-    if bytes.len() > XATTRS_MAX { Err(Errno::NOSPC.into()) } else { Ok(bytes) }
-}
-
-fn decode(mut bytes: &[u8]) -> Result<Xattrs> {
-    let whole = bytes.len();
-    let mut xattrs = Xattrs::new();
-    while !bytes.is_empty() {
-        let at = whole - bytes.len();
-        let damaged = || Error::corrupt(Structure::AttributeEntry(at), None, "it ends behind all of them");
-        let head = bytes.split_off(..HEAD).ok_or_else(damaged)?;
-        let name = bytes.split_off(..usize::from(head[0])).ok_or_else(damaged)?;
-        let value = bytes.split_off(..to_usize(Le::u32(head, 1))).ok_or_else(damaged)?;
-        xattrs.insert(name.to_vec(), value.to_vec());
-    }
-    Ok(xattrs)
-}
 
 /// Bytes behind an inode.
 fn room(block_size: usize) -> usize {
@@ -78,7 +45,7 @@ pub(crate) fn load(blocks: &impl Blocks, inode: &Inode) -> Result<Xattrs> {
 /// # Errors
 /// `ENOSPC` if they are too many; those of the disk.
 pub(crate) fn store(change: &mut Change<'_>, inode: &mut Inode, xattrs: &Xattrs) -> Result<()> {
-    let bytes = encode(xattrs)?;
+    let bytes = encode(xattrs, XATTRS_MAX)?;
     let (list, unit) = (inode.ino.get(), change.unit());
     let is_inside = |len: u64| len <= to_u64(room(to_usize(unit)));
     let blocks = |len: u64| if is_inside(len) { 0 } else { len.div_ceil(unit) };
@@ -106,27 +73,9 @@ pub(crate) fn store(change: &mut Change<'_>, inode: &mut Inode, xattrs: &Xattrs)
 /// # Errors
 /// Those of the disk; when the list is none.
 pub(crate) fn chmod(change: &mut Change<'_>, inode: &mut Inode, perm: u16) -> Result<()> {
-    let mut xattrs = load(change, inode)?;
-    let Some(value) = xattrs.get(acl::ACCESS) else { return Ok(()) };
-    match Acl::parse(value)?.and_then(|list| rules::list_after_chmod(&list, perm)) {
-        Some(list) => {
-            xattrs.insert(acl::ACCESS.to_vec(), list);
-            store(change, inode, &xattrs)
-        }
+    match xattrs::after_chmod(load(change, inode)?, perm)? {
+        Some(xattrs) => store(change, inode, &xattrs),
         None => Ok(()),
-    }
-}
-
-/// Fails unless an attribute's name begins as those that Linux knows.
-fn check_namespace(name: &[u8]) -> Result<()> {
-    if rules::is_list(name) {
-        return Ok(());
-    }
-    let known = [&b"user."[..], b"trusted.", b"security."];
-    match known.iter().find(|prefix| name.starts_with(prefix)) {
-        None => Err(Errno::OPNOTSUPP.into()),
-        Some(prefix) if name.len() == prefix.len() => Err(Errno::INVAL.into()),
-        Some(_) => Ok(()),
     }
 }
 
@@ -137,7 +86,7 @@ impl MinixLld {
         let inode = self.live(self, ino)?;
         rules::check_get(inode.kind, name)?;
         check_namespace(name)?;
-        load(self, &inode)?.remove(name).ok_or_else(|| Errno::NODATA.into())
+        take(&mut load(self, &inode)?, name)
     }
 
     pub(crate) fn do_listxattr(&self, ino: InodeNo) -> Result<Vec<Vec<u8>>> {
@@ -158,19 +107,8 @@ impl MinixLld {
         rules::check_change(&inode.seen(), name)?;
         check_namespace(name)?;
         let mut xattrs = load(&change, &inode)?;
-        if rules::is_list(name) {
-            let list = rules::set_list(&inode.seen().attr, name, value)?;
-            match list.stored {
-                Some(stored) => drop(xattrs.insert(name.to_vec(), stored)),
-                None => drop(xattrs.remove(name)),
-            }
-            inode.perm = list.perm.unwrap_or(inode.perm);
-        } else {
-            match (mode, xattrs.contains_key(name)) {
-                (XattrSetMode::Create, true) => return Err(Errno::EXIST.into()),
-                (XattrSetMode::Replace, false) => return Err(Errno::NODATA.into()),
-                _ => drop(xattrs.insert(name.to_vec(), value.to_vec())),
-            }
+        if let Some(perm) = set(&mut xattrs, &inode.seen().attr, (name, value), mode)? {
+            inode.perm = perm;
         }
         self.put_xattrs(change, inode, &xattrs)
     }
@@ -182,7 +120,7 @@ impl MinixLld {
         rules::check_change(&inode.seen(), name)?;
         check_namespace(name)?;
         let mut xattrs = load(&change, &inode)?;
-        xattrs.remove(name).ok_or(Errno::NODATA)?;
+        take(&mut xattrs, name)?;
         self.put_xattrs(change, inode, &xattrs)
     }
 
@@ -191,25 +129,5 @@ impl MinixLld {
         inode.ctime = change.now();
         change.put(inode);
         change.commit(|| ())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn attributes_are_read_as_they_are_written() {
-        let xattrs = Xattrs::from([(b"user.a".to_vec(), vec![1; 70_000]), (b"user.b".to_vec(), Vec::new())]);
-        let bytes = encode(&xattrs).unwrap();
-        assert_eq!(decode(&bytes).unwrap(), xattrs);
-        assert!(decode(&bytes[..bytes.len() - 1]).is_err());
-        assert!(decode(&[200, 0]).is_err());
-    }
-
-    #[test]
-    fn there_is_a_limit() {
-        let xattrs = Xattrs::from([(b"user.a".to_vec(), vec![1; XATTRS_MAX])]);
-        assert_eq!(encode(&xattrs).unwrap_err().errno(), Errno::NOSPC);
     }
 }

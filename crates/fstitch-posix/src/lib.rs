@@ -27,6 +27,7 @@ pub mod remove;
 pub mod table;
 pub mod time;
 pub mod xattr;
+pub mod xattrs;
 
 use fstitch_core::{Attr, Errno, FileKind, InodeFlags, Result};
 

@@ -13,7 +13,7 @@ use fstitch_core::{
 };
 use fstitch_core::{RepairMode, RepairOptions};
 use fstitch_fs::arrange::{self, Arrangement};
-use fstitch_fs::ext2::check::{check_ext2, repair_ext2};
+use fstitch_fs::ext2::check::{EXTENT_ACROSS_END, check_ext2, repair_ext2};
 use fstitch_fs::ext2::layout::feature::compat;
 use fstitch_fs::ext2::mkfs::{MkfsFeatures, MkfsJournal, MkfsOptions, mkfs};
 use fstitch_fs::ext2::{Ext2, journal};
@@ -197,7 +197,8 @@ impl Ext2System {
     }
 
     fn is_possible(&self) -> bool {
-        [1024, 2048, 4096].contains(&self.block_size)
+        self.consistency != Consistency::Shadow
+            && [1024, 2048, 4096].contains(&self.block_size)
             && [128, 256].contains(&self.inode_size)
             && (64..=1 << 20).contains(&self.size_kib)
             && (16..=1 << 16).contains(&self.inodes)
@@ -347,6 +348,13 @@ impl Ext2System {
                 format!("it is marked clean, but {first}"),
             );
         }
+        // Allowed, for others leave it, but not by our orders.
+        let across = report.findings.iter().find(|finding| finding.code == EXTENT_ACROSS_END);
+        if let Some(text) = across.map(|finding| finding.text.clone())
+            && self.consistency != Consistency::Async
+        {
+            report.push(FindingClass::Corrupt, "extent-left-across-end", text);
+        }
         Ok(report)
     }
 
@@ -481,7 +489,7 @@ impl System for Ext2System {
             Consistency::Soft | Consistency::Async | Consistency::Sync => Promise::Parts,
             Consistency::Metadata => Promise::WholeWithoutContents,
             Consistency::Ordered => Promise::Whole,
-            Consistency::Full => Promise::Exact,
+            Consistency::Full | Consistency::Shadow => Promise::Exact,
         }
     }
 

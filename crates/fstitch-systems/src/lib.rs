@@ -4,7 +4,7 @@
 //! ```text
 //!   fstitch-crashlab: System, Mounted, Reference, Anatomy
 //!           ▲
-//!   ext2 (and ext3)   loopback: one of these in a file of another
+//!   ext2 (and ext3, ext4), ufs, waffle   loopback: one of these in a file of another
 //!           │
 //!   fstitch-fs, fstitch-patch
 //! ```
@@ -19,6 +19,8 @@ mod ext2;
 mod loopback;
 mod owners;
 mod peculiar;
+mod ufs;
+mod waffle;
 pub mod workloads;
 
 use std::sync::Arc;
@@ -30,6 +32,8 @@ pub use anatomy::Ext2Anatomy;
 pub use e2fsck::E2fsck;
 pub use ext2::Ext2System;
 pub use loopback::LoopbackSystem;
+pub use ufs::UfsSystem;
+pub use waffle::WaffleSystem;
 
 /// A kind of systems.
 struct Kind {
@@ -47,6 +51,8 @@ pub type OfImage = Result<(Arc<dyn System>, Consistency), String>;
 /// All kinds of systems.
 const SYSTEMS: &[Kind] = &[
     Kind { named: loopback::named, names: loopback::NAMES, of_image: |_, _, _| None },
+    Kind { named: waffle::named, names: waffle::NAMES, of_image: |_, _, _| None },
+    Kind { named: ufs::named, names: ufs::NAMES, of_image: |_, _, _| None },
     Kind { named: ext2::named, names: ext2::NAMES, of_image: ext2::of_image },
 ];
 

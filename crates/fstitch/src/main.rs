@@ -50,6 +50,7 @@ mod recovery;
 mod resize;
 mod shepherd;
 mod size;
+mod snapshot;
 mod stats;
 mod status;
 mod trace;
@@ -120,6 +121,8 @@ enum Command {
     Quota(quota::Arguments),
     /// Grow an unmounted volume
     Resize(resize::Arguments),
+    /// Make, list and remove snapshots of an unmounted volume
+    Snapshot(snapshot::Arguments),
     /// Look into the journal of an ext3 volume
     Journal(journal::Arguments),
     /// Show which volumes are mounted, and how they fare
@@ -225,6 +228,7 @@ fn run(command: &Command) -> Result<Outcome> {
         Command::Tune(arguments) => tune::run(arguments),
         Command::Quota(arguments) => quota::run(arguments),
         Command::Resize(arguments) => resize::run(arguments),
+        Command::Snapshot(arguments) => snapshot::run(arguments),
         Command::Journal(arguments) => journal::run(arguments),
         Command::Lld(arguments) => lld::run(arguments),
         Command::Policy(arguments) => policy::run(arguments),
@@ -260,7 +264,7 @@ mod tests {
     use clap::CommandFactory;
 
     /// Commands that change something, run programs or print what is no data: they need no JSON.
-    const NOT_READING: [&str; 33] = [
+    const NOT_READING: [&str; 35] = [
         "disk replace",
         "disk add",
         "disk remove",
@@ -293,6 +297,8 @@ mod tests {
         "lld volume resize",
         "lld volume remove",
         "lld unit",
+        "snapshot create",
+        "snapshot remove",
         "help",
     ];
 

@@ -556,6 +556,9 @@ fn file_system(
     options: &Options,
 ) -> Result<Arc<dyn formats::Volume>> {
     let read_only = options.access == Access::ReadOnly;
+    if !read_only {
+        recovery::settle(format, &device)?;
+    }
     let cache_size =
         usize::try_from(options.cache_size).context("the cache size does not fit this machine")?;
     let cache = CacheOptions {

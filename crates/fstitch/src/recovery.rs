@@ -1,6 +1,7 @@
 //! Recovery before a volume is used, whatever its format: with progress, and with the device of its journal.
 
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use fstitch_core::{BlockDevice, Clock, Overlay, SystemClock};
@@ -10,6 +11,9 @@ use fstitch_patch::journal::{Progress, Stage};
 
 use crate::open::{self, Access};
 use crate::output::spinner;
+
+/// How often a line moves that says what is going on.
+const TICK: Duration = Duration::from_millis(100);
 
 /// Opens the device of an external journal.
 pub fn open_external(path: Option<&Path>, block_size: u32, access: Access) -> Result<Option<FileDisk>> {
@@ -66,6 +70,25 @@ fn showing<T>(
     let done = recover(&mut Recovering { external, now, for_reading: false, progress: &mut progress })?;
     display.finish_and_clear();
     Ok(done)
+}
+
+/// Lets the format check a volume that was not unmounted and is about to be changed, and says what was mended.
+pub fn settle(format: &dyn Format, disk: &dyn BlockDevice) -> Result<()> {
+    let mut display = None;
+    let mut begins = || {
+        let shown = spinner(false);
+        shown.set_message("checking the volume, which was not unmounted");
+        shown.enable_steady_tick(TICK);
+        display = Some(shown);
+    };
+    let done = format.settle(disk, SystemClock::new().now(), &mut begins);
+    if let Some(display) = display {
+        display.finish_and_clear();
+    }
+    if let Some(said) = done? {
+        tracing::warn!("{said}");
+    }
+    Ok(())
 }
 
 /// As [`recover`], on a device that keeps changes in memory, so that nothing is written for good.

@@ -35,7 +35,11 @@ pub struct Arguments {
 /// Runs `resize`. A volume that was not unmounted is recovered first.
 pub fn run(arguments: &Arguments) -> Result<Outcome> {
     let name = arguments.image.display().to_string();
-    if let Some(daemon) = mount_of(arguments)? {
+    let start = || match arguments.partition {
+        Some(number) => open::partition_start(&arguments.image, number),
+        None => Ok(arguments.offset),
+    };
+    if let Some(daemon) = client::of_volume(&arguments.image, start)? {
         return by_daemon(arguments, daemon, &name);
     }
     ensure!(
@@ -57,19 +61,6 @@ pub fn run(arguments: &Arguments) -> Result<Outcome> {
     .resize(arguments.size.as_deref(), &mut progress);
     bar.finish_and_clear();
     show(arguments, &name, &done?)
-}
-
-/// The daemon that has the volume mounted, if one has.
-fn mount_of(arguments: &Arguments) -> Result<Option<Connection>> {
-    let path = &arguments.image;
-    if path.is_dir() {
-        return Connection::required(path).map(Some);
-    }
-    let start = match arguments.partition {
-        Some(number) => open::partition_start(path, number)?,
-        None => arguments.offset,
-    };
-    client::of_image(path, Some(start))
 }
 
 fn by_daemon(arguments: &Arguments, mut daemon: Connection, name: &str) -> Result<Outcome> {

@@ -92,6 +92,8 @@ pub struct Bounds {
     /// All names in a directory.
     directories: BTreeMap<ObjectId, Version>,
     names: BTreeMap<ObjectId, BTreeMap<Vec<u8>, Version>>,
+    /// Objects of which some name became stable, and in which version last.
+    named: BTreeMap<ObjectId, Version>,
     /// Names that an object had, by directory, name and object: from this version on they are not its names.
     gone: BTreeMap<(ObjectId, Vec<u8>, ObjectId), Version>,
 }
@@ -121,6 +123,8 @@ impl Bounds {
             self.attributes.insert(id, version);
         }
         self.way(ledger, version, id);
+        let children = ledger.at(version).get(id).into_iter().flat_map(|dir| dir.names.values());
+        self.named.extend(children.map(|&child| (child, version)));
         if data_only {
             return;
         }
@@ -146,6 +150,7 @@ impl Bounds {
             seen.push(id);
             for (dir, name) in tree.names_of(id) {
                 self.names.entry(dir).or_default().insert(name.to_vec(), version);
+                self.named.insert(id, version);
                 queue.push(dir);
             }
         }
@@ -176,17 +181,81 @@ impl Bounds {
         at_least(self.gone.get(&(dir, name.to_vec(), child)), self.name(dir, name))
     }
 
-    /// A version in which some name of `id` became stable, if it had one then.
+    /// The last version in which some name of `id` became stable. That a name is stable with what it led to later says nothing of what
+    /// it led to before: that may have had another name by then, which nobody synced.
     #[must_use]
     pub fn named(&self, ledger: &Ledger, id: ObjectId) -> Option<Version> {
-        let versions = std::iter::once(self.everything)
-            .chain(self.contents.get(&id).copied())
-            .chain(self.directories.values().copied())
-            .chain(self.names.values().flat_map(|names| names.values().copied()));
-        let tree = |version| ledger.at(version);
-        let stable = |&version: &Version| {
-            tree(version).names_of(id).any(|(dir, name)| self.name(dir, name) >= version)
+        let everything = self.everything;
+        let in_all = ledger.at(everything).names_of(id).next().map(|_| everything);
+        self.named.get(&id).copied().max(in_all)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use fstitch_core::{FileKind, InodeNo};
+
+    use super::super::tree::Object;
+    use super::*;
+
+    const ROOT: ObjectId = ObjectId { ino: InodeNo(2), generation: 0 };
+    const FIRST: ObjectId = ObjectId { ino: InodeNo(5), generation: 0 };
+    const SECOND: ObjectId = ObjectId { ino: InodeNo(6), generation: 0 };
+
+    /// A root with these names.
+    fn tree(names: &[(&str, ObjectId)]) -> Tree {
+        let object = |kind, names| Object {
+            kind,
+            perm: 0,
+            uid: 0,
+            gid: 0,
+            project: 0,
+            rdev: 0,
+            size: 0,
+            chunks: BTreeMap::new(),
+            target: Vec::new(),
+            xattrs: BTreeMap::new(),
+            names,
         };
-        versions.filter(stable).max()
+        let mut objects: BTreeMap<ObjectId, Arc<Object>> =
+            names.iter().map(|&(_, id)| (id, Arc::new(object(FileKind::Regular, BTreeMap::new())))).collect();
+        let names = names.iter().map(|&(name, id)| (name.as_bytes().to_vec(), id)).collect();
+        objects.insert(ROOT, Arc::new(object(FileKind::Directory, names)));
+        Tree { root: ROOT, objects, nameless: BTreeMap::new(), homes: BTreeMap::new() }
+    }
+
+    /// A file is renamed, another one gets its old name, and these are synced.
+    fn named(syncs: &[(ObjectId, Version)]) -> [Option<Version>; 2] {
+        let mut ledger = Ledger::new(tree(&[]));
+        ledger.push(tree(&[("name", FIRST)]));
+        ledger.push(tree(&[("other", FIRST)]));
+        ledger.push(tree(&[("other", FIRST), ("name", SECOND)]));
+        for &(id, version) in syncs {
+            ledger.promise(What::Object { id, data_only: false }, version);
+        }
+        let bounds = Bounds::of(&ledger, syncs.len());
+        [FIRST, SECOND].map(|id| bounds.named(&ledger, id))
+    }
+
+    #[test]
+    fn a_name_that_is_stable_says_nothing_of_what_had_it_before() {
+        assert_eq!(named(&[]), [None, None]);
+        assert_eq!(named(&[(SECOND, 3)]), [None, Some(3)]);
+        assert_eq!(named(&[(FIRST, 1), (SECOND, 3)]), [Some(1), Some(3)]);
+        assert_eq!(named(&[(FIRST, 1), (FIRST, 2)]), [Some(2), None]);
+        // A directory is synced with all its names.
+        assert_eq!(named(&[(ROOT, 2), (SECOND, 3)]), [Some(2), Some(3)]);
+        assert_eq!(named(&[(ROOT, 3)]), [Some(3), Some(3)]);
+    }
+
+    #[test]
+    fn what_had_a_name_when_everything_was_stable_is_named() {
+        let mut ledger = Ledger::new(tree(&[("name", FIRST)]));
+        ledger.push(tree(&[("name", FIRST), ("new", SECOND)]));
+        let bounds = Bounds::of(&ledger, 0);
+        assert_eq!([FIRST, SECOND].map(|id| bounds.named(&ledger, id)), [Some(0), None]);
+        ledger.promise(What::Everything, 1);
+        let bounds = Bounds::of(&ledger, 1);
+        assert_eq!([FIRST, SECOND].map(|id| bounds.named(&ledger, id)), [Some(1), Some(1)]);
     }
 }

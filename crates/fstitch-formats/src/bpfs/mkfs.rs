@@ -69,6 +69,7 @@ impl Making for Plan {
             name: "bpfs",
             block_size: BLOCK,
             blocks: identity.blocks,
+            form: None,
             inodes: None,
             values: Map::from_iter(values.map(|(name, value)| (name.to_owned(), value))),
         })

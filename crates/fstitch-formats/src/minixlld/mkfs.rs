@@ -78,6 +78,7 @@ impl Plan {
             name: "minixlld",
             block_size: info.block_size,
             blocks: space.all / u64::from(info.block_size),
+            form: None,
             inodes: None,
             values: Map::from_iter(values.map(|(name, value)| (name.to_owned(), value))),
         })

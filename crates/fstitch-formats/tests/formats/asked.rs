@@ -11,7 +11,8 @@ pub const NOW: Timestamp = Timestamp { secs: 1_700_000_000, nanos: 0 };
 pub fn asked(format: &dyn Format, kind: &'static str, block_size: u32, label: &str) -> Asked {
     let number = |kind: &WordKind| match kind {
         WordKind::Number(_, _, default) => default.map(str::to_owned),
-        WordKind::List => None,
+        WordKind::OneOf(_, default) => Some((*default).to_owned()),
+        WordKind::List | WordKind::Flag => None,
     };
     let words =
         format.words().iter().map(|word| (word.name, number(&word.kind).into_iter().collect())).collect();

@@ -160,6 +160,6 @@ impl Making for Plan {
             ("blocks".to_owned(), Value::from(blocks)),
             ("uuid".to_owned(), Value::from(show::uuid(&self.1))),
         ]);
-        Ok(Made { name: "tray", block_size: 1024, blocks, inodes: None, values })
+        Ok(Made { name: "tray", block_size: 1024, blocks, form: None, inodes: None, values })
     }
 }

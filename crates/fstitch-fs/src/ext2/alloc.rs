@@ -529,8 +529,8 @@ fn find_from_end(map: &[u8], end: u32, avoid: &Avoid<'_>) -> Option<u32> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::pending::Pending;
     use super::*;
+    use crate::pending::Pending;
 
     fn wish(want: u32, least: u32) -> Wish {
         Wish { least, ..Wish::new(Goal::Group(0), want) }

@@ -2,7 +2,7 @@
 //! Fields that lie side by side and change together share one.
 
 use fstitch_core::{Errno, FileKind, Result, Timestamp};
-use fstitch_patch::{PatchId, PatchIds};
+use fstitch_patch::{Block, PatchId, PatchIds, Tx};
 use smallvec::SmallVec;
 
 use super::inode::Inode;
@@ -100,7 +100,9 @@ impl Ext2 {
         }
         if let Some(size) = change.size {
             self.check_size(inode, size, &mut befores)?;
+            befores.extend(self.before_end(inode, size)?);
         }
+        let old_size = inode.disk.size;
         let block = self.inode_block(inode)?;
         if let Some(size) = only_size(change)
             && size >> 32 == inode.disk.size >> 32
@@ -112,6 +114,7 @@ impl Ext2 {
             inode.disk.size = size;
             let mut tx = self.cache.lock();
             let patch = inode.put(&mut tx, &block, (raw::I_SIZE, low32(size)), &befores);
+            self.note_end(&tx, inode, (old_size, patch));
             drop(tx);
             self.remember(inode);
             return Ok(PatchIds::from_slice(&[patch]));
@@ -132,16 +135,16 @@ impl Ext2 {
         for (at, bytes) in edits.runs() {
             // Times wait for nothing, whatever else changes with them.
             let befores = if is_time(at, at + bytes.len()) { &[] } else { &befores[..] };
-            patches.push(inode.put_bytes(&mut tx, &block, (at, &bytes), befores));
+            let patch = inode.put_bytes(&mut tx, &block, (at, &bytes), befores);
+            patches.push(patch);
+            if (at..at + bytes.len()).contains(&raw::I_SIZE.offset()) && inode.disk.size != old_size {
+                self.note_end(&tx, inode, (old_size, patch));
+            }
         }
         if high {
-            // Both halves of the length in one patch: between two, the file would have neither length.
-            let (from, to) = (raw::I_SIZE.offset(), raw::I_SIZE_HIGH.end());
-            let mut bytes = tx.data(&block)[inode.at.1 + from..inode.at.1 + to].to_vec();
-            bytes[..4].copy_from_slice(&low32(inode.disk.size).to_le_bytes());
-            let tail = bytes.len() - 4;
-            bytes[tail..].copy_from_slice(&low32(inode.disk.size >> 32).to_le_bytes());
-            patches.push(inode.put_bytes(&mut tx, &block, (from, &bytes), &befores));
+            let patch = put_both_halves(&mut tx, inode, &block, &befores);
+            patches.push(patch);
+            self.note_end(&tx, inode, (old_size, patch));
         }
         drop(tx);
         match (had_names, inode.disk.nlink > 0) {
@@ -267,6 +270,16 @@ fn only_size(change: &AttrChange) -> Option<u64> {
         } => size,
         _ => None,
     }
+}
+
+/// Both halves of the length in one patch: between two, the file would have neither length.
+fn put_both_halves(tx: &mut Tx<'_>, inode: &mut Inode, block: &Block, befores: &[PatchId]) -> PatchId {
+    let (from, to) = (raw::I_SIZE.offset(), raw::I_SIZE_HIGH.end());
+    let mut bytes = tx.data(block)[inode.at.1 + from..inode.at.1 + to].to_vec();
+    bytes[..4].copy_from_slice(&low32(inode.disk.size).to_le_bytes());
+    let tail = bytes.len() - 4;
+    bytes[tail..].copy_from_slice(&low32(inode.disk.size >> 32).to_le_bytes());
+    inode.put_bytes(tx, block, (from, &bytes), befores)
 }
 
 /// Whether there are only times in bytes `from..to` of an inode.

@@ -22,9 +22,9 @@ use super::layout::group::{
 use super::layout::superblock::Superblock;
 use super::num::{idx, low32};
 use super::own::OwnRuns;
-use super::pending::Pending;
 use super::windows::Windows;
 use super::{bitmap, volume::Ext2};
+use crate::pending::Pending;
 
 /// All groups of a volume.
 pub(super) struct Groups {

@@ -14,7 +14,7 @@ use super::alloc::Run;
 use super::blockmap::LeafHint;
 use super::clusters::Claims;
 use super::dir::DirMemory;
-use super::extents::NodeHint;
+use super::extents::{Ends, NodeHint};
 use super::layout::feature::ro_compat;
 use super::layout::inode::{self as raw, DiskInode};
 use super::layout::xattr::XattrSet;
@@ -58,6 +58,8 @@ pub struct Inode {
     pub(super) last: Option<(u64, u64)>,
     /// Blocks that are kept free for it behind that.
     pub(super) window: u32,
+    /// Where it may end on the medium.
+    pub(super) ends: Ends,
     /// How many file blocks somebody has said that it will have, all of them; 0 if nobody has.
     pub(super) expected: u64,
     /// It may have attributes in its own bytes.
@@ -140,6 +142,7 @@ impl Inode {
             node_hint: NodeHint::default(),
             last: None,
             window: 0,
+            ends: Ends::default(),
             expected: 0,
             body_attributes: true,
             ahead: 0,

@@ -140,6 +140,10 @@ impl LowLevelFs for Ext2 {
         self.give_back_allocation(inode, allocation);
     }
 
+    fn overdue_lengths(&self, inode: &Inode) -> PatchIds {
+        inode.ends.overdue().into_iter().collect()
+    }
+
     fn has_unwritten(&self, inode: &Inode) -> bool {
         inode.has_extents()
     }

@@ -15,6 +15,8 @@ pub trait BlockSource {
     /// # Errors
     /// When the medium fails.
     fn read(&self, block: BlockNo, kind: BlockKind, into: &mut [u8]) -> Result<()>;
+    /// A hint: consecutive blocks from `block` on will be read soon.
+    fn prefetch(&self, _block: BlockNo, _count: u64) {}
     /// Whether the inode's names, blocks or counts have changed since the check began. Nothing is found about such an inode.
     fn inode_moves(&self, _ino: u32) -> bool {
         false
@@ -54,6 +56,10 @@ impl BlockSource for BlockView<'_> {
 
     fn read(&self, block: BlockNo, kind: BlockKind, into: &mut [u8]) -> Result<()> {
         BlockView::read(self, block, kind, into)
+    }
+
+    fn prefetch(&self, block: BlockNo, count: u64) {
+        BlockView::prefetch(self, block, count);
     }
 
     fn write(&self, block: BlockNo, kind: BlockKind, data: &[u8]) -> Result<()> {

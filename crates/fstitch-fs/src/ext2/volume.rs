@@ -204,6 +204,7 @@ impl Ext2 {
             symlink_max: idx(self.sb.block_size) - 1,
             block_size: self.block_size(),
             shift_unit: self.block_size() << self.sb.log_cluster,
+            hole_unit: self.block_size(),
         }
     }
 

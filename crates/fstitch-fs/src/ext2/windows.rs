@@ -13,8 +13,8 @@ use fstitch_core::{Caller, FileKind, Result};
 use super::alloc::{Goal, Run, Wish};
 use super::groups::Map;
 use super::inode::Inode;
-use super::pending::Pending;
 use super::volume::Ext2;
+use crate::pending::Pending;
 
 /// Windows of a group.
 const MOST: usize = 8;

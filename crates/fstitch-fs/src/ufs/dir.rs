@@ -12,6 +12,9 @@ use crate::uhfs::NameSlot;
 impl Ufs {
     /// Finds a name.
     pub(super) fn find(&self, dir: &Inode, name: &[u8]) -> Result<Option<NameSlot>> {
+        if let Some(found) = self.find_by_index(dir, name)? {
+            return Ok(found);
+        }
         let mut found = None;
         self.walk(dir, 0, &mut |entry, block, _| {
             if entry.is_used() && entry.name == name {
@@ -79,7 +82,7 @@ impl Ufs {
     }
 
     /// The directory's fragment `index`; `None` for a hole.
-    fn dir_block(&self, dir: &Inode, index: u64) -> Result<Option<(BlockNo, Block)>> {
+    pub(super) fn dir_block(&self, dir: &Inode, index: u64) -> Result<Option<(BlockNo, Block)>> {
         let Some(no) = self.map_run(dir, index, 1)?.contents() else { return Ok(None) };
         Ok(Some((no, self.cache.read(no, BlockKind::Directory)?)))
     }

@@ -1,21 +1,19 @@
-//! UFS as the generic file system sees it. What changes a volume answers that it is read-only, as the cache below is.
+//! UFS as the generic file system sees it: each micro-operation leads to the module that does it.
 
 use std::sync::Arc;
 
 use fstitch_core::{
-    Attr, Caller, CheckReport, DirEntry, Errno, FileKind, InodeFlags, InodeNo, Result, StatFs, XattrSetMode,
+    Attr, Caller, CheckReport, DirEntry, FileKind, InodeFlags, InodeNo, Result, StatFs, XattrSetMode,
 };
 use fstitch_patch::{Cache, PatchId, PatchIds};
 
 use super::layout::superblock::ROOT_INO;
 use super::volume::{Inode, Ufs};
 use crate::arrange::CachedFormat;
-use crate::uhfs::{Allocation, AttrChange, ClearedName, Extent, Limits, LowLevelFs, NameSlot, NewInode};
-
-/// Nothing is changed.
-fn read_only<T>() -> Result<T> {
-    Err(Errno::ROFS.into())
-}
+use crate::uhfs::{
+    Allocation, AttrChange, ClearedName, Extent, Limits, LowLevelFs, NameSlot, NewInode, ReclaimHooks,
+    Reclaimed,
+};
 
 impl CachedFormat for Ufs {
     fn open(cache: Arc<Cache>) -> Result<Self> {
@@ -60,46 +58,61 @@ impl LowLevelFs for Ufs {
 
     fn make_inode(
         &self,
-        _caller: &Caller,
-        _parent: &Inode,
-        _new: &NewInode<'_>,
-        _befores: &[PatchId],
+        caller: &Caller,
+        parent: &Inode,
+        new: &NewInode<'_>,
+        befores: &[PatchId],
     ) -> Result<(Inode, PatchIds)> {
-        read_only()
+        self.new_inode(caller, parent, new, befores)
     }
 
-    fn set_attr(&self, _inode: &mut Inode, _change: &AttrChange, _befores: &[PatchId]) -> Result<PatchIds> {
-        read_only()
+    fn set_attr(&self, inode: &mut Inode, change: &AttrChange, befores: &[PatchId]) -> Result<PatchIds> {
+        self.change_attr(inode, change, befores)
     }
 
-    fn free_inode(&self, _inode: &mut Inode, _befores: &[PatchId]) -> Result<()> {
-        read_only()
+    fn free_inode(&self, inode: &mut Inode, befores: &[PatchId]) -> Result<()> {
+        self.end_inode(inode, befores)
     }
 
     fn symlink_target(&self, inode: &Inode) -> Result<Vec<u8>> {
         self.read_symlink(inode)
     }
 
-    fn inode_patches(&self, _inode: &Inode) -> PatchIds {
-        PatchIds::new()
+    fn inode_patches(&self, inode: &Inode) -> PatchIds {
+        inode.gathered()
     }
 
     fn map(&self, inode: &Inode, index: u64, max: u64) -> Result<Extent> {
         self.map_run(inode, index, max)
     }
 
-    fn allocate(&self, _caller: &Caller, _inode: &mut Inode, _index: u64, _want: u64) -> Result<Allocation> {
-        read_only()
+    fn ends_in_block(&self) -> bool {
+        true
     }
 
-    fn attach(&self, _inode: &mut Inode, _allocation: Allocation, _contents: &[PatchId]) -> Result<PatchIds> {
-        read_only()
+    fn moves_blocks(&self) -> bool {
+        true
     }
 
-    fn give_back(&self, _inode: &mut Inode, _allocation: Allocation) {}
+    fn may_have_lost_blocks(&self, inode: &Inode) -> bool {
+        self.is_unclean() && inode.has_blocks(&self.sb)
+    }
 
-    fn detach(&self, _inode: &mut Inode, _from: u64, _to: u64, _befores: &[PatchId]) -> Result<PatchIds> {
-        read_only()
+    fn allocate(&self, caller: &Caller, inode: &mut Inode, index: u64, want: u64) -> Result<Allocation> {
+        self.expect_room(inode, want)?;
+        self.allocate_run(caller, inode, index, want)
+    }
+
+    fn attach(&self, inode: &mut Inode, allocation: Allocation, contents: &[PatchId]) -> Result<PatchIds> {
+        self.attach_run(inode, &allocation, contents)
+    }
+
+    fn give_back(&self, inode: &mut Inode, allocation: Allocation) {
+        self.give_back_allocation(inode, &allocation);
+    }
+
+    fn detach(&self, inode: &mut Inode, from: u64, to: u64, befores: &[PatchId]) -> Result<PatchIds> {
+        self.detach_range(inode, (from, to), befores)
     }
 
     fn free_maps(&self) -> u64 {
@@ -110,38 +123,52 @@ impl LowLevelFs for Ufs {
         self.find(dir, name)
     }
 
-    fn prepare_name(&self, _caller: &Caller, _dir: &mut Inode, _name: &[u8]) -> Result<()> {
-        read_only()
+    fn name_patches(&self, slot: &NameSlot) -> PatchIds {
+        self.patches_of_name(slot)
+    }
+
+    fn prepare_name(&self, caller: &Caller, dir: &mut Inode, name: &[u8]) -> Result<()> {
+        self.prepare(caller, dir, name)
     }
 
     fn add_name(
         &self,
-        _dir: &mut Inode,
-        _name: &[u8],
-        _ino: InodeNo,
-        _kind: FileKind,
-        _befores: &[PatchId],
+        dir: &mut Inode,
+        name: &[u8],
+        ino: InodeNo,
+        kind: FileKind,
+        befores: &[PatchId],
     ) -> Result<PatchIds> {
-        read_only()
+        self.add(dir, (name, ino, kind), befores)
     }
 
     fn replace_name(
         &self,
-        _dir: &mut Inode,
-        _slot: &NameSlot,
-        _ino: InodeNo,
-        _kind: FileKind,
-        _befores: &[PatchId],
+        dir: &mut Inode,
+        slot: &NameSlot,
+        ino: InodeNo,
+        kind: FileKind,
+        befores: &[PatchId],
     ) -> Result<ClearedName> {
-        read_only()
+        self.replace(dir, slot, (ino, kind), befores)
     }
 
-    fn clear_name(&self, _dir: &mut Inode, _slot: &NameSlot, _befores: &[PatchId]) -> Result<ClearedName> {
-        read_only()
+    fn clear_name(&self, dir: &mut Inode, slot: &NameSlot, befores: &[PatchId]) -> Result<ClearedName> {
+        self.clear(dir, slot, befores)
     }
 
-    fn set_parent(&self, _dir: &mut Inode, _parent: InodeNo, _befores: &[PatchId]) -> Result<PatchId> {
-        read_only()
+    fn exchange_names(
+        &self,
+        dir: &mut Inode,
+        first: &NameSlot,
+        second: &NameSlot,
+        befores: &[PatchId],
+    ) -> Result<PatchId> {
+        self.exchange(dir, (first, second), befores)
+    }
+
+    fn set_parent(&self, dir: &mut Inode, parent: InodeNo, befores: &[PatchId]) -> Result<PatchId> {
+        self.replace_parent(dir, parent, befores)
     }
 
     fn is_empty_dir(&self, dir: &Inode) -> Result<bool> {
@@ -158,21 +185,26 @@ impl LowLevelFs for Ufs {
 
     fn set_xattr(
         &self,
-        _caller: &Caller,
-        _inode: &mut Inode,
-        _name: &[u8],
-        _value: &[u8],
-        _mode: XattrSetMode,
+        caller: &Caller,
+        inode: &mut Inode,
+        name: &[u8],
+        value: &[u8],
+        mode: XattrSetMode,
     ) -> Result<PatchIds> {
-        read_only()
+        self.write_xattr(caller, inode, (name, value), mode)
     }
 
-    fn remove_xattr(&self, _caller: &Caller, _inode: &mut Inode, _name: &[u8]) -> Result<PatchIds> {
-        read_only()
+    fn remove_xattr(&self, caller: &Caller, inode: &mut Inode, name: &[u8]) -> Result<PatchIds> {
+        self.erase_xattr(caller, inode, name)
     }
 
     fn list_xattrs(&self, inode: &Inode) -> Result<Vec<Vec<u8>>> {
         self.read_xattr_names(inode)
+    }
+
+    /// What a crash has left was mended before the volume was opened to be changed.
+    fn reclaim(&self, _hooks: &dyn ReclaimHooks<Inode>) -> Result<Reclaimed> {
+        Ok(Reclaimed { complete: true, ..Reclaimed::default() })
     }
 
     fn was_unclean(&self) -> bool {
@@ -183,11 +215,15 @@ impl LowLevelFs for Ufs {
         self.check_volume()
     }
 
+    fn forget_stable(&self) {
+        self.memory.settle(&self.cache);
+    }
+
     fn mark_in_use(&self) -> Result<()> {
-        read_only()
+        self.start_use()
     }
 
     fn mark_clean(&self) -> Result<()> {
-        Ok(())
+        self.end_use()
     }
 }

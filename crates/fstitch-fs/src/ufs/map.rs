@@ -26,10 +26,14 @@ impl Ufs {
         }
         let per_block = u64::from(self.sb.fragments_per_block());
         let (block, inside) = (index / per_block, index % per_block);
+        let reached = self.blocks_max();
+        if block >= reached || !inode.has_blocks(&self.sb) {
+            return Ok(Extent::hole(max.max(1)));
+        }
         let mut run = self.map_block(inode, block, inside)?;
         while run.count < max {
             let next = index + run.count;
-            if !next.is_multiple_of(per_block) || next >= self.fragments_of(inode.disk.size) {
+            if !next.is_multiple_of(per_block) || next / per_block >= reached {
                 break;
             }
             let more = self.map_block(inode, next / per_block, 0)?;
@@ -43,8 +47,22 @@ impl Ufs {
             }
             run.count += more.count;
         }
-        run.count = run.count.min(max);
+        run.count = run.count.min(max.max(1));
         Ok(run)
+    }
+
+    /// How many blocks a file has at most.
+    pub(super) fn blocks_max(&self) -> u64 {
+        let pointers = u64::from(self.sb.pointers_per_block());
+        to_u64(DIRECT) + pointers + pointers.pow(2) + pointers.pow(3)
+    }
+
+    /// How many fragments there are of a block that the inode has a pointer to.
+    pub(super) fn allocated_len(&self, inode: &Inode, block: u64) -> u64 {
+        match inode.tail {
+            Some((tail, count)) if tail == block => count,
+            _ => u64::from(self.sb.fragments_per_block()),
+        }
     }
 
     /// Fragments that so many bytes take.
@@ -68,7 +86,7 @@ impl Ufs {
         match self.pointer(inode, block)? {
             Pointer::Hole(blocks) => Ok(Extent::hole(blocks.saturating_mul(per_block) - inside)),
             Pointer::To(start) => {
-                let len = self.block_len(inode.disk.size, block);
+                let len = self.allocated_len(inode, block);
                 if inside >= len {
                     return Ok(Extent::hole(per_block - inside));
                 }

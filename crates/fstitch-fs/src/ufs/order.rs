@@ -44,4 +44,28 @@ impl Order {
             Self::Big => Be::u64(raw, at),
         }
     }
+
+    /// Writes 16 bits at byte `at`.
+    pub(super) fn put_u16(self, raw: &mut [u8], at: usize, value: u16) {
+        match self {
+            Self::Little => Le::put_u16(raw, at, value),
+            Self::Big => Be::put_u16(raw, at, value),
+        }
+    }
+
+    /// Writes 32 bits at byte `at`.
+    pub(super) fn put_u32(self, raw: &mut [u8], at: usize, value: u32) {
+        match self {
+            Self::Little => Le::put_u32(raw, at, value),
+            Self::Big => Be::put_u32(raw, at, value),
+        }
+    }
+
+    /// Writes 64 bits at byte `at`.
+    pub(super) fn put_u64(self, raw: &mut [u8], at: usize, value: u64) {
+        match self {
+            Self::Little => Le::put_u64(raw, at, value),
+            Self::Big => Be::put_u64(raw, at, value),
+        }
+    }
 }

@@ -143,15 +143,28 @@ impl<L: LowLevelFs> Uhfs<L> {
         caller: &Caller,
         (start, end, size): (u64, u64, u64),
     ) -> Result<()> {
-        let unit = long(self.block_size());
+        let unit = long(self.low.limits().hole_unit);
+        let per_unit = unit / long(self.block_size());
         let end = end.min(size);
-        let (first, last) = (start.div_ceil(unit), end / unit);
-        if let Some(freeing) = self.freeing(last.saturating_sub(first)) {
-            change.reserve_whole(2 * self.block_size(), 3 * ATTR_CHANGE_BLOCKS + freeing)?;
+        let (first, last) = self.hole_in((start, end), size);
+        if let Some(freeing) = self.freeing(last.saturating_sub(first) * per_unit) {
+            change.reserve_whole(2 * short(unit), 3 * ATTR_CHANGE_BLOCKS + freeing)?;
         }
-        self.zero_edges(change, node, caller, (start, end))?;
-        self.detach_between(change, node, (first, last), &[])?;
+        let edges = match first < last {
+            true => [(start, first * unit), (last * unit, end)],
+            false => [(start, end), (end, end)],
+        };
+        edges.into_iter().try_for_each(|edge| self.zero_edge(change, node, caller, edge))?;
+        self.detach_between(change, node, (first * per_unit, last * per_unit), &[])?;
         self.finish_fallocate(change, node, caller)
+    }
+
+    /// The first unit that a range of a file has all of, and the one behind the last, in units of holes: none in which the file must end.
+    fn hole_in(&self, (start, end): (u64, u64), size: u64) -> (u64, u64) {
+        let unit = long(self.low.limits().hole_unit);
+        let kept = if self.low.ends_in_block() { size.saturating_sub(1) / unit } else { u64::MAX };
+        let first = start.div_ceil(unit);
+        (first, (end / unit).min(kept).max(first))
     }
 
     /// Zeroes what a range has of blocks of which it has not all.
@@ -171,7 +184,7 @@ impl<L: LowLevelFs> Uhfs<L> {
         edges.into_iter().try_for_each(|edge| self.zero_edge(change, node, caller, edge))
     }
 
-    /// Zeroes part of a block, unless it reads as zeros anyway.
+    /// Zeroes a range of blocks that are there or not together, unless it reads as zeros anyway.
     fn zero_edge(
         &self,
         change: &Change<'_>,
@@ -182,12 +195,17 @@ impl<L: LowLevelFs> Uhfs<L> {
         if from >= to {
             return Ok(());
         }
-        change.reserve(self.block_size(), ATTR_CHANGE_BLOCKS)?;
+        change.reserve(short(to - from).max(self.block_size()), ATTR_CHANGE_BLOCKS)?;
         let mut state = node.write()?;
-        let index = from / long(self.block_size());
-        if self.low.map(state.inode(), index, 1)?.contents().is_some() {
-            let fill = Fill { caller, offset: from, len: short(to - from), source: Source::Zeros };
-            self.fill_and_grow(&mut state, &fill, false)?;
+        let unit = long(self.block_size());
+        let mut at = from;
+        while at < to {
+            let end = to.min((at / unit + 1) * unit);
+            if self.low.map(state.inode(), at / unit, 1)?.contents().is_some() {
+                let fill = Fill { caller, offset: at, len: short(end - at), source: Source::Zeros };
+                self.fill_and_grow(&mut state, &fill, false)?;
+            }
+            at = end;
         }
         Ok(())
     }

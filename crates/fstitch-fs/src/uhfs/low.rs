@@ -42,6 +42,8 @@ pub struct Limits {
     pub block_size: usize,
     /// Bytes of which ranges that come and go in a file are multiples.
     pub shift_unit: usize,
+    /// Bytes of which holes are multiples, that come into a file.
+    pub hole_unit: usize,
 }
 
 /// An inode to be made.
@@ -221,9 +223,9 @@ pub trait ReclaimHooks<I> {
     fn quiesced(&self, bytes: usize, work: &mut dyn FnMut()) -> Result<()>;
     /// Drops the inode from memory if nobody uses it, and says whether it is out of memory.
     fn forget(&self, ino: InodeNo) -> bool;
-    /// Runs `work` on the inode with its lock held, in a step that dirties about `bytes`. False, and nothing was run, if the inode has
-    /// gone meanwhile.
-    fn with(&self, ino: InodeNo, bytes: usize, work: &mut dyn FnMut(&mut I) -> Result<()>) -> Result<bool>;
+    /// Runs `work` on the inode with its lock held, in a step that dirties about `bytes`; it tells what a later growth of the file comes
+    /// after. False, and nothing was run, if the inode has gone meanwhile.
+    fn with(&self, ino: InodeNo, bytes: usize, work: WithInode<'_, I>) -> Result<bool>;
     /// Gives an inode that nothing names and nobody uses a name in `lost+found`; false where that cannot be.
     fn keep(&self, ino: InodeNo) -> Result<bool>;
     /// Runs `work` in a step that dirties about `bytes`: waits for room first, and where a journal is kept, all of it is in
@@ -232,6 +234,9 @@ pub trait ReclaimHooks<I> {
     /// Whether to stop as soon as possible.
     fn stop(&self) -> bool;
 }
+
+/// What [`ReclaimHooks::with`] runs.
+pub type WithInode<'a, I> = &'a mut dyn FnMut(&mut I) -> Result<PatchIds>;
 
 /// What happens to a range of file blocks, and with what is behind it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -339,7 +344,7 @@ pub trait LowLevelFs: Send + Sync + 'static {
         let _ = (inode, size);
     }
     /// Takes 1 to `want` contiguous blocks for the hole at file block `index`, and all indirect blocks that
-    /// attaching them will need. `ENOSPC` respects the reserved blocks for ordinary callers.
+    /// attaching them will need. A format whose blocks come in groups takes others of the hole with them, before or behind. `ENOSPC` respects the reserved blocks for ordinary callers.
     fn allocate(&self, caller: &Caller, inode: &mut Self::Inode, index: u64, want: u64)
     -> Result<Allocation>;
     /// Points the file at the allocated blocks, after `contents` (their initialisation) and the allocation's
@@ -363,7 +368,16 @@ pub trait LowLevelFs: Send + Sync + 'static {
         let _ = (caller, inode, index, befores);
         Ok(Writable { extent, moved: PatchIds::new() })
     }
-    /// Whether [`LowLevelFs::writable`] moves blocks: no volume can be in a file then.
+    /// Whether a file's last byte is always in a block, never in a hole.
+    fn ends_in_block(&self) -> bool {
+        false
+    }
+    /// What should be stable before the length of this file is lowered once more, because too many such changes wait one for the other.
+    fn overdue_lengths(&self, inode: &Self::Inode) -> PatchIds {
+        let _ = inode;
+        PatchIds::new()
+    }
+    /// Whether [`LowLevelFs::writable`] or an allocation moves blocks: no volume can be in a file then.
     fn moves_blocks(&self) -> bool {
         false
     }

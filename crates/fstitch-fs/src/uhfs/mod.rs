@@ -67,7 +67,7 @@ mod xattr;
 pub use fstitch_posix::time::AtimePolicy;
 pub use low::{
     Allocation, AttrChange, ClearedName, Extent, FreedName, Limits, LowLevelFs, NAME_BLOCKS, NameSlot,
-    NewInode, ReclaimHooks, Reclaimed, Shift, Writable,
+    NewInode, ReclaimHooks, Reclaimed, Shift, WithInode, Writable,
 };
 pub(crate) use node::unless_gone;
 pub use pinned::PinnedFile;

@@ -7,7 +7,7 @@ use fstitch_core::order::rank;
 use fstitch_core::{Errno, InodeNo, Result, waiting};
 
 use super::node::{State, unless_gone};
-use super::{LowLevelFs, ReclaimHooks, Reclaimed, Uhfs};
+use super::{LowLevelFs, ReclaimHooks, Reclaimed, Uhfs, WithInode};
 
 /// Whether the reclaimer runs, and whether it should stop.
 #[derive(Debug, Default)]
@@ -88,18 +88,15 @@ impl<L: LowLevelFs> ReclaimHooks<L::Inode> for Uhfs<L> {
         self.adopt(ino)
     }
 
-    fn with(
-        &self,
-        ino: InodeNo,
-        bytes: usize,
-        work: &mut dyn FnMut(&mut L::Inode) -> Result<()>,
-    ) -> Result<bool> {
+    fn with(&self, ino: InodeNo, bytes: usize, work: WithInode<'_, L::Inode>) -> Result<bool> {
         let Some(node) = unless_gone(self.node(ino))? else { return Ok(false) };
         let change = self.change(0)?;
         let _writer = self.writer(&change, &node)?;
         change.reserve(0, bytes / self.block_size())?;
         let Some(mut state) = unless_gone(node.write())? else { return Ok(false) };
-        work(state.inode_mut()).map(|()| true)
+        let cleared = work(state.inode_mut())?;
+        self.delay_growth(&mut state, &cleared);
+        Ok(true)
     }
 
     fn step(&self, bytes: usize, work: &mut dyn FnMut() -> Result<()>) -> Result<()> {
@@ -118,7 +115,7 @@ mod tests {
     use std::sync::Arc;
 
     use fstitch_core::{Caller, FileSystem, Le, ManualClock, MemDevice, Timestamp};
-    use fstitch_patch::{Cache, CacheOptions};
+    use fstitch_patch::{Cache, CacheOptions, PatchState};
 
     use super::super::UhfsOptions;
     use super::*;
@@ -151,6 +148,31 @@ mod tests {
         (Arc::new(MemDevice::from_image(1024, image)), ino)
     }
 
+    /// What was behind a file's end is not seen when the file grows, not after another crash either: the clearing is among what growth
+    /// comes after.
+    #[test]
+    fn a_file_grows_after_what_was_behind_its_end_has_gone() {
+        let (device, ino) = crashed();
+        let fs = mount(&device);
+        // With blocks that an indirect one points at.
+        fs.write(&Caller::default(), ino, 0, &[1; 20_000]).unwrap();
+        fs.sync().unwrap();
+        drop(fs);
+        let mut image = device.image();
+        let table = usize::try_from(Le::u32(&image, 2 * BLOCK + 8)).unwrap() * BLOCK;
+        let inode_size = usize::from(Le::u16(&image, BLOCK + 88));
+        let size = table + (usize::try_from(ino.get()).unwrap() - 1) * inode_size + 4;
+        image[size..size + 4].copy_from_slice(&14_500_u32.to_le_bytes());
+        let fs = mount(&Arc::new(MemDevice::from_image(1024, image)));
+        assert_eq!(fs.reclaim().unwrap().counts, 1);
+        let growth = fs.node(ino).unwrap().read().unwrap().growth;
+        assert_eq!(
+            fs.cache().state(growth),
+            PatchState::Uncommitted,
+            "the clearing is not on the medium yet"
+        );
+    }
+
     /// Somebody who removes the file in the moment between the reclaimer's look at it and its work on it.
     struct Meddler<'a>(&'a Uhfs<Ext2>);
 
@@ -163,12 +185,7 @@ mod tests {
             ReclaimHooks::forget(self.0, ino)
         }
 
-        fn with(
-            &self,
-            ino: InodeNo,
-            bytes: usize,
-            work: &mut dyn FnMut(&mut Inode) -> Result<()>,
-        ) -> Result<bool> {
+        fn with(&self, ino: InodeNo, bytes: usize, work: WithInode<'_, Inode>) -> Result<bool> {
             let _ = self.0.unlink(&Caller::default(), self.0.root(), b"file");
             self.0.with(ino, bytes, work)
         }

@@ -36,11 +36,16 @@ impl<L: LowLevelFs> Uhfs<L> {
         caller: &Caller,
         size: u64,
     ) -> Result<()> {
-        let (old, end, moving) = {
+        let (old, end, moving, overdue) = {
             let state = node.read()?;
             let (old, end) = self.size_and_end(&state)?;
-            (old, end, self.moving(&state))
+            (old, end, self.moving(&state), self.low.overdue_lengths(state.inode()))
         };
+        if !overdue.is_empty() && size < old {
+            change.ask_to_wait()?;
+            change.pause();
+            self.cache().sync_patches(&overdue).map_err(|error| self.as_io(error))?;
+        }
         let freeing = if size > old { 0 } else { end.saturating_sub(self.blocks_of(size)) };
         let freeing = self.freeing(freeing);
         if freeing.is_none() {
@@ -67,8 +72,9 @@ impl<L: LowLevelFs> Uhfs<L> {
         }
         if size > old {
             self.zero_gap(&mut state, old)?;
-            let growth = state.growth;
-            self.set_size(&mut state, size, &[growth])?;
+            let mut befores = self.end_in_block(&mut state, caller, size)?;
+            befores.push(state.growth);
+            self.set_size(&mut state, size, &befores)?;
         }
         // Whoever sets the length that a file has gives up what is behind it.
         let cuts = size < old || (size == old && end > self.blocks_of(size));
@@ -99,13 +105,15 @@ impl<L: LowLevelFs> Uhfs<L> {
     /// Lowers the size and zeroes the rest of the new last block. Until the caller has cleared the pointers
     /// behind it, the file remembers that it must be trimmed before it grows.
     fn shrink(&self, state: &mut State<L::Inode>, size: u64) -> Result<PatchIds> {
+        let ended = self.end_in_block(state, &Caller::default(), size)?;
         let tail = self.tail_of(state, size)?;
-        let shrunk = self.set_size(state, size, &[])?;
+        let shrunk = self.set_size(state, size, &ended)?;
         self.low.start_shortening(state.inode_mut())?;
         state.trim = true;
         if let Some(tail) = tail {
             self.zero_tail(state, tail, &shrunk);
         }
+        self.zero_behind(state, size, &shrunk)?;
         Ok(shrunk)
     }
 

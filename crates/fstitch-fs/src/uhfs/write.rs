@@ -241,6 +241,21 @@ impl<L: LowLevelFs> Uhfs<L> {
         }
     }
 
+    /// Makes sure that a file of `size` bytes ends in a block, where the format asks for that. Returns what a length of `size` comes after.
+    pub(super) fn end_in_block(
+        &self,
+        state: &mut State<L::Inode>,
+        caller: &Caller,
+        size: u64,
+    ) -> Result<PatchIds> {
+        if size == 0 || !self.low.ends_in_block() {
+            return Ok(PatchIds::new());
+        }
+        let fill = Fill { caller, offset: size - 1, len: 1, source: Source::ZerosInHoles };
+        let filled = self.fill(state, &fill);
+        filled.error.map_or(Ok(filled.befores), Err)
+    }
+
     /// Moves contents that are elsewhere than in blocks there, as many bytes of them as are kept: before they change.
     #[inline]
     pub(super) fn move_out(&self, state: &mut State<L::Inode>, caller: &Caller, keep: u64) -> Result<()> {
@@ -328,10 +343,10 @@ impl<L: LowLevelFs> Uhfs<L> {
             None => {
                 let (inode, count) = (state.inode_mut(), extent.count);
                 let allocation = self.low.allocate(fill.caller, inode, index, count)?;
-                let count = allocation.count;
+                let range = allocation.index..allocation.index + allocation.count;
                 let pointers = self.fill_hole(state, fill, allocation)?;
-                self.order_growth(state, &(index..index + count), &pointers);
-                Ok((count, pointers))
+                self.order_growth(state, &range, &pointers);
+                Ok((range.end - index, pointers))
             }
         }
     }
@@ -496,10 +511,36 @@ impl<L: LowLevelFs> Uhfs<L> {
         match self.tail_of(state, size)? {
             Some((block, from)) if !is_zero(&block, from, self.block_size() - from) => {
                 self.zero_tail(state, (block, from), &[]);
-                Ok(())
             }
-            _ => Ok(()),
+            _ => {}
         }
+        self.zero_behind(state, size, &[])
+    }
+
+    /// Zeroes, after `befores`, the blocks behind a file's end that come and go together with the one in which it ends, and lets every later
+    /// growth come after that.
+    pub(super) fn zero_behind(
+        &self,
+        state: &mut State<L::Inode>,
+        size: u64,
+        befores: &[PatchId],
+    ) -> Result<()> {
+        let (unit, hole_unit) = (long(self.block_size()), long(self.low.limits().hole_unit));
+        let end = size.next_multiple_of(hole_unit) / unit;
+        let mut images = Vec::new();
+        for index in self.blocks_of(size)..end {
+            if let Some(no) = self.low.map(state.inode(), index, 1)?.contents() {
+                let block = self.cache().read(no, BlockKind::Data)?;
+                if !is_zero(&block, 0, self.block_size()) {
+                    images.push((block, Image::Zeros(0, self.block_size())));
+                }
+            }
+        }
+        if !images.is_empty() {
+            let zeroed = self.apply(state, images, befores);
+            self.delay_growth(state, &zeroed);
+        }
+        Ok(())
     }
 
     /// The block in which a file of `size` bytes ends, and where in it, unless it ends with a block or in a hole. It may be

@@ -15,6 +15,14 @@ pub struct Shape {
     pub size: &'static str,
 }
 
+impl Shape {
+    /// Bytes per block, as its options say.
+    pub fn block_size(&self) -> u64 {
+        let value = self.options.iter().skip_while(|option| **option != "-b").nth(1);
+        value.expect("every shape says it").parse().expect("a number")
+    }
+}
+
 /// Shapes that differ in everything that the checker looks at.
 pub const SHAPES: &[Shape] = &[
     Shape { name: "b1k", options: &["-b", "1024", "-I", "256", "-N", "512"], size: "3M" },

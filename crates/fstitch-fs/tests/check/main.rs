@@ -2,6 +2,7 @@
 //!
 //! The failure that these tests prevent: a checker and a maker that agree with each other and with nobody else.
 
+mod ahead;
 mod corpus;
 mod damage;
 mod ext4;

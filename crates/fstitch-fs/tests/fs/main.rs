@@ -23,4 +23,6 @@ mod shape;
 mod shifts;
 mod threads;
 mod toy;
+mod ufs;
 mod unwritten;
+mod waffle;

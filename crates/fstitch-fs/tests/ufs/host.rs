@@ -98,6 +98,24 @@ impl Tree {
         Ok(tree)
     }
 
+    /// The paths at which two trees differ.
+    pub fn differences(&self, other: &Self) -> Vec<String> {
+        let paths: std::collections::BTreeSet<_> = self.0.keys().chain(other.0.keys()).collect();
+        let differs = paths.into_iter().filter(|path| self.0.get(*path) != other.0.get(*path));
+        differs.map(|path| path.escape_ascii().to_string()).collect()
+    }
+
+    /// The same tree of which nothing says when it changed.
+    pub fn without_times(mut self) -> Self {
+        self.0.values_mut().for_each(|item| item.mtime = 0);
+        self
+    }
+
+    /// The contents at a path.
+    pub fn contents(&self, path: &str) -> Option<&[u8]> {
+        self.0.get(path.as_bytes()).map(|item| &item.contents[..])
+    }
+
     pub fn expect(&self, expected: &Self, what: &str) {
         for path in self.0.keys().chain(expected.0.keys()) {
             let line = |item: Option<&Item>| {

@@ -1,14 +1,24 @@
-//! UFS volumes of makefs, in both versions and byte orders, read and checked.
+//! UFS volumes of makefs, in both versions and byte orders, read, changed and checked; new ones, compared with what makefs makes.
 //!
 //! What it prevents: contents, names or attributes that are not what was put there; damage that is taken for contents, that the checker
-//! does not see, or on which anything panics or does not end.
+//! does not see, or on which anything panics or does not end; a new volume that is not what newfs makes.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on should fail")]
 
 mod damage;
+mod failing;
+mod held;
 mod host;
+mod mkfs;
+mod newgroup;
+mod ordered;
+mod placed;
+mod planted;
+mod repair;
+mod same;
 #[path = "../check/support.rs"]
 #[expect(dead_code, reason = "shared with the tests of the checker")]
 mod support;
+mod written;
 
 use std::sync::Arc;
 
@@ -78,21 +88,4 @@ fn what_makefs_has_made_reads_as_it_was_put_there() {
         count += 1;
     }
     assert_eq!(count, 20);
-}
-
-#[test]
-fn a_volume_is_not_opened_to_be_changed() {
-    if !have_makefs() {
-        return;
-    }
-    let scratch = Scratch::new("ufs-write");
-    let from = scratch.path("from");
-    fill(&from);
-    let image = made(&scratch, &from, (2, "le", 8192, 1024));
-    let device: Arc<dyn BlockDevice> = device(&image).unwrap();
-    let refused = arrange::open::<Ufs>(device, &Arrangement::default(), Arc::new(SystemClock::new()));
-    assert!(refused.err().expect("refused").to_string().contains("mount read-only"));
-    let fs = opened(&image).unwrap();
-    let caller = fstitch_core::Caller::default();
-    assert!(fs.mkdir(&caller, fs.root(), b"new", 0o755).is_err());
 }

@@ -194,6 +194,12 @@ impl<'a> Tx<'a> {
         self.core.graph.empty_after(self.cache.volume, gathers)
     }
 
+    /// The changes of a block that are not stable yet: who copies its contents elsewhere, as they are now, comes after these.
+    #[must_use]
+    pub fn unstable(&self, block: &Block) -> PatchIds {
+        self.core.graph.unstable(block.slot)
+    }
+
     /// The state of a patch.
     #[must_use]
     pub fn state(&self, patch: PatchId) -> PatchState {

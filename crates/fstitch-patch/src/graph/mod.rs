@@ -60,7 +60,7 @@ use fstitch_core::num::{to_u64, to_usize};
 use fstitch_core::{BlockBuf, BlockKind, BlockNo, Clock};
 
 use crate::observer::Ring;
-use crate::{Optimizations, PatchId, PatchState, Stats};
+use crate::{Optimizations, PatchId, PatchIds, PatchState, Stats};
 use arena::Arena;
 use contents::Contents;
 pub(crate) use create::Contents as ChangeContents;
@@ -193,6 +193,12 @@ impl Graph {
     pub(crate) fn same(&self, a: PatchId, b: PatchId) -> bool {
         let (pa, pb) = (self.arena.resolve(a), self.arena.resolve(b));
         pa.is_some() && pa == pb && pa.is_some_and(|px| !self.arena.get(px).in_flight)
+    }
+
+    /// The uncommitted patches of a block, those under way to the medium included.
+    pub(crate) fn unstable(&self, sx: Sx) -> PatchIds {
+        let slot = self.slot(sx);
+        slot.flying.iter().chain(slot.patches.iter()).map(|&px| self.arena.id(px)).collect()
     }
 
     /// The generation of the next patch: patches below it existed before.

@@ -5,6 +5,8 @@
 
 mod kinds;
 mod peculiar;
+mod ufs;
+mod waffle;
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -156,6 +158,27 @@ fn ext4_extents_of_one_level_and_of_two() {
     }
     lawful("ext4-ordered", "deep", 48, 4);
     lawful("ext4-ordered-o0", "extents", 100, 16);
+}
+
+/// e2fsck clears an extent of a node that lies across the file's end, with what it maps before. The checker tells of one wherever it is,
+/// and nothing of ours leaves any.
+#[test]
+fn no_extent_of_a_node_crosses_a_files_end() {
+    lawful("ext4-soft", "extents", 120, 4);
+    lawful("ext4-soft", "deep", 64, 4);
+    lawful("ext4-soft", "extents-random", 48, 8);
+    lawful("ext4-soft-nosum-o0", "extents-random", 12, 8);
+    let punched = "create /u;allocate /u 0 102400;write /u 40960 4096|\
+                   append /u 24576;write /u 10920 8536;punch /u 69632 61440;truncate /u 112640";
+    // A leaf begins at file block 164; the one before it gets blocks that were in it.
+    let pieces: String = (0..212).rev().map(|at| format!(";write /d {} 1024", at * 2048)).collect();
+    let beheaded = format!("create /d{pieces};truncate /d 434176|punch /d 167936 2048;write /d 166912 2048");
+    for workload in [spelled("extents-random/133"), format!("ops/{punched}"), format!("ops/{beheaded}")] {
+        let options = LabOptions { choices_per_cut: 256, ..LabOptions::default() };
+        let outcome = run("ext4-soft", &workload, 1, options);
+        assert_eq!(outcome.found, [], "{workload}");
+        assert!(outcome.counts.generated > 8 && outcome.counts.checked > 3, "{:?}", outcome.counts);
+    }
 }
 
 /// Contents that others have put into inodes, where a journal is kept and where none is.

@@ -126,13 +126,22 @@ pub fn of_mount_or_image(path: &Path) -> Result<Connection> {
 ///
 /// # Errors
 /// If that daemon cannot be reached any more.
-pub fn of_image(image: &Path, offset: Option<u64>) -> Result<Option<Connection>> {
+fn of_image(image: &Path, offset: Option<u64>) -> Result<Option<Connection>> {
     let is_it = |status: &Status| {
         offset.is_none_or(|offset| status.offset_bytes == offset)
             && crate::disks::same(Path::new(&status.image), image)
     };
     let found = all_mounts().into_iter().find(is_it);
     found.map(|status| Connection::required(Path::new(&status.mountpoint))).transpose()
+}
+
+/// Connects to the daemon of the mount at `path` or, where that is no directory, to the one that has the volume mounted that begins at
+/// byte `start` of it; `None` if nobody has.
+///
+/// # Errors
+/// If `path` is a directory and no mount of ours; those of `start`.
+pub fn of_volume(path: &Path, start: impl FnOnce() -> Result<u64>) -> Result<Option<Connection>> {
+    if path.is_dir() { Connection::required(path).map(Some) } else { of_image(path, Some(start()?)) }
 }
 
 /// Connects to the daemon that has the volume mounted at `path`, or in the file or device `path`; `None` if nobody has.

@@ -16,7 +16,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
+use fstitch_core::Errno;
 use fstitch_core::num::to_u64;
 use serde::{Deserialize, Serialize};
 
@@ -71,6 +72,12 @@ pub enum Request {
         /// How.
         change: crate::disks::Change,
     },
+    /// The volume's snapshots, after a change of them, if one is asked for.
+    Snapshots {
+        /// Which.
+        #[serde(default)]
+        change: Option<SnapshotChange>,
+    },
     /// Read and compare what the maps of a policy speak of: a part of the volume.
     Scrub {
         /// The block where it begins.
@@ -78,6 +85,33 @@ pub enum Request {
     },
     /// Answer when the volume has been unmounted and everything is on the medium.
     Wait,
+}
+
+/// How snapshots are to change.
+#[derive(Clone, Debug, Serialize, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "kebab-case")]
+pub enum SnapshotChange {
+    /// One is made, of this name.
+    Create(String),
+    /// That of this name goes.
+    Remove(String),
+}
+
+impl SnapshotChange {
+    /// Does it.
+    pub fn apply(&self, snapshots: &dyn fstitch_formats::Snapshots) -> Result<()> {
+        let (name, done) = match self {
+            Self::Create(name) => (name, snapshots.create(name)),
+            Self::Remove(name) => (name, snapshots.remove(name)),
+        };
+        done.map_err(|error| match error.errno() {
+            Errno::EXIST => anyhow!("there is a snapshot `{name}`, or something else of that name"),
+            Errno::NOENT => anyhow!("there is no snapshot `{name}`"),
+            Errno::INVAL => anyhow!("`{name}` is no name for a snapshot"),
+            Errno::ROFS => anyhow!("the volume is mounted for reading only"),
+            _ => error.into(),
+        })
+    }
 }
 
 /// What the daemon answers. `Progress` may come any number of times before the final answer.
@@ -117,6 +151,8 @@ pub enum Response {
         /// What was done; empty after `Disks`.
         said: String,
     },
+    /// To `Snapshots`.
+    Snapshots(Vec<fstitch_formats::Snapshot>),
     /// To `Scrub`.
     Scrub(crate::shepherd::scrub::Found),
     /// To `Wait`: all is on the medium, and the process is about to end.
@@ -298,6 +334,11 @@ mod tests {
         assert_eq!(line(&Request::Fsck { repair: true }), r#"{"command":"fsck","repair":true}"#);
         assert_eq!(line(&Request::Graph { limit: 9 }), r#"{"command":"graph","limit":9}"#);
         assert_eq!(line(&Request::Trace), r#"{"command":"trace"}"#);
+        let change = Some(SnapshotChange::Create("a".into()));
+        let made = r#"{"command":"snapshots","change":{"create":"a"}}"#;
+        assert_eq!(line(&Request::Snapshots { change }), made);
+        let listed: Request = serde_json::from_str(r#"{"command":"snapshots"}"#).unwrap();
+        assert_eq!(listed, Request::Snapshots { change: None });
         assert_eq!(serde_json::to_string(&Response::TraceEnded).unwrap(), r#""trace-ended""#);
         let cut = Request::Cut { survivors: "seed=3".into(), flush: 2 };
         assert_eq!(line(&cut), r#"{"command":"cut","survivors":"seed=3","flush":2}"#);

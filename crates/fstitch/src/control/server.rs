@@ -14,7 +14,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 
 use super::graph::Graph;
 use super::trace::{Batch, Happened, Head};
-use super::{Cut, Progress, Request, Response, Status};
+use super::{Cut, Progress, Request, Response, SnapshotChange, Status};
 
 /// Connections served at a time; further ones are told to come back.
 const CONNECTIONS_MAX: usize = 32;
@@ -56,6 +56,8 @@ pub trait Served: Send + Sync + 'static {
     fn disks(&self) -> Result<crate::disks::DiskList>;
     /// For `disk`: what is to be said.
     fn change_disks(&self, change: &crate::disks::Change) -> Result<String>;
+    /// For `snapshots`.
+    fn snapshots(&self, change: Option<&SnapshotChange>) -> Result<Vec<fstitch_formats::Snapshot>>;
     /// For `scrub`.
     fn scrub(&self, from: u64) -> Result<crate::shepherd::scrub::Found>;
     /// For `trace`: from now on it is noted what becomes of patches. Fails where somebody has that done.
@@ -189,6 +191,7 @@ fn answer(request: &Request, served: &dyn Served) -> Response {
         }
         Request::Health => served.health().map(|health| Response::Health(Box::new(health))),
         Request::Whose { blocks } => served.whose(blocks).map(Response::Whose),
+        Request::Snapshots { change } => served.snapshots(change.as_ref()).map(Response::Snapshots),
         Request::Scrub { from } => served.scrub(*from).map(Response::Scrub),
         Request::Wait | Request::Trace => Ok(Response::Error("this is answered elsewhere".into())),
     };
@@ -314,6 +317,9 @@ mod tests {
         }
         fn change_disks(&self, _: &crate::disks::Change) -> Result<String> {
             anyhow::bail!("one disk")
+        }
+        fn snapshots(&self, _: Option<&SnapshotChange>) -> Result<Vec<fstitch_formats::Snapshot>> {
+            anyhow::bail!("no snapshots")
         }
         fn scrub(&self, from: u64) -> Result<crate::shepherd::scrub::Found> {
             Ok(crate::shepherd::scrub::Found { next_block: Some(from), ..Default::default() })

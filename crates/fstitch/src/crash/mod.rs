@@ -12,7 +12,7 @@ use std::sync::Arc;
 use anyhow::Result;
 use clap::Subcommand;
 use fstitch_crashlab::{Consistency, Level, System};
-use fstitch_systems::Ext2System;
+use fstitch_systems::{Ext2System, UfsSystem, WaffleSystem};
 
 use crate::output::{Outcome, usage};
 
@@ -63,11 +63,11 @@ pub fn run(arguments: &Arguments) -> Result<Outcome> {
 /// Which volume is made, and how it is mounted.
 #[derive(clap::Args)]
 struct SystemArguments {
-    /// The file system: ext2, or ext3 or ext4, which have a journal
-    #[arg(long, default_value = "ext2", value_parser = ["ext2", "ext3", "ext4"])]
+    /// The file system: ext2; ext3 or ext4, which have a journal; UFS in one of its versions and orders of bytes; or waffle
+    #[arg(long, default_value = "ext2", value_parser = ["ext2", "ext3", "ext4", "ufs1", "ufs1be", "ufs2", "ufs2be", "waffle"])]
     fs: String,
-    /// The consistency mechanism: soft (soft updates), sync, or async (no order: the one that must be found corrupt) on ext2 and ext4;
-    /// ordered, metadata or full (journals) on ext3 and ext4
+    /// The consistency mechanism: soft (soft updates), sync, or async (no order: the one that must be found corrupt) on ext2, ext4 and UFS;
+    /// ordered, metadata or full (journals) on ext3 and ext4; shadow, or async, on waffle
     #[arg(long, value_name = "MECHANISM")]
     consistency: Option<Consistency>,
     /// Metadata of ext4 have no sums
@@ -89,9 +89,12 @@ struct SystemArguments {
     /// Size of the volume in KiB
     #[arg(long, value_name = "KIB")]
     size: Option<u32>,
-    /// Block size in bytes: 1024, 2048 or 4096
+    /// Block size in bytes: 1024, 2048 or 4096; of UFS 4096 to 65536
     #[arg(long, value_name = "BYTES")]
     block_size: Option<u32>,
+    /// Bytes of a fragment of UFS: an eighth of a block at least
+    #[arg(long, value_name = "BYTES")]
+    fragment_size: Option<u32>,
     /// Inode size in bytes: 128 or 256
     #[arg(long, value_name = "BYTES")]
     inode_size: Option<u32>,
@@ -113,11 +116,24 @@ struct SystemArguments {
 impl SystemArguments {
     /// The system's name without its parameters.
     fn mechanism(&self) -> String {
-        let usual = if self.fs == "ext2" { Consistency::Soft } else { Consistency::Ordered };
+        let usual = match &*self.fs {
+            "ext3" | "ext4" => Consistency::Ordered,
+            "waffle" => Consistency::Shadow,
+            _ => Consistency::Soft,
+        };
         format!("{}-{}", self.fs, self.consistency.unwrap_or(usual))
     }
 
     fn system(&self) -> Result<Arc<dyn System>> {
+        if self.fs.starts_with("ufs") {
+            return self.ufs_system();
+        }
+        if self.fs == "waffle" {
+            return self.waffle_system();
+        }
+        if self.fragment_size.is_some() {
+            return Err(usage("fragments are of UFS"));
+        }
         let default = Ext2System { is_ext4: self.fs == "ext4", ..Ext2System::default() }.sized();
         let system = Ext2System {
             size_kib: self.size.unwrap_or(default.size_kib),
@@ -138,5 +154,41 @@ impl SystemArguments {
         };
         // Reading the name checks that such a volume is possible.
         fstitch_systems::system(&name).map_err(usage)
+    }
+
+    fn waffle_system(&self) -> Result<Arc<dyn System>> {
+        let of_ext = self.no_sums || self.external_journal || self.peculiar != 0 || self.inside.is_some();
+        let of_blocks = self.block_size.is_some() || self.fragment_size.is_some();
+        if of_ext || of_blocks || self.journal.is_some() || self.inode_size.is_some() || self.inodes.is_some()
+        {
+            return Err(usage("of waffle only sizes of the volume and of the cache can be chosen"));
+        }
+        let named: WaffleSystem = self.mechanism().parse().map_err(usage)?;
+        let system = WaffleSystem {
+            size_kib: self.size.unwrap_or(named.size_kib),
+            cache_kib: self.cache_size.unwrap_or(named.cache_kib),
+            combination: self.optimizations.unwrap_or(named.combination),
+            ..named
+        };
+        fstitch_systems::system(&system.to_string()).map_err(usage)
+    }
+
+    fn ufs_system(&self) -> Result<Arc<dyn System>> {
+        let of_ext = self.no_sums || self.external_journal || self.peculiar != 0 || self.inside.is_some();
+        if of_ext || self.journal.is_some() || self.inode_size.is_some() || self.inodes.is_some() {
+            return Err(usage(
+                "of UFS only sizes of the volume, its blocks and fragments, and of the cache can be chosen",
+            ));
+        }
+        let named: UfsSystem = self.mechanism().parse().map_err(usage)?;
+        let system = UfsSystem {
+            size_kib: self.size.unwrap_or(named.size_kib),
+            block_size: self.block_size.unwrap_or(named.block_size),
+            fragment_size: self.fragment_size.unwrap_or(named.fragment_size),
+            cache_kib: self.cache_size.unwrap_or(named.cache_kib),
+            combination: self.optimizations.unwrap_or(named.combination),
+            ..named
+        };
+        fstitch_systems::system(&system.to_string()).map_err(usage)
     }
 }

@@ -48,7 +48,7 @@ struct Common {
     /// Bytes per block; what suits the volume by default
     #[arg(short = 'b', long, value_name = "BYTES")]
     block_size: Option<u32>,
-    /// Label, at most 16 bytes
+    /// Label, at most 16 bytes in most formats
     #[arg(short = 'L', long)]
     label: Option<String>,
     /// UUID, `random` or `time`; random by default
@@ -110,6 +110,9 @@ fn command(format: &'static dyn Format, kind: &'static str) -> Command {
             arg.help(format!("{common}, {}", format.extended_words()))
         });
     }
+    if let Some(about) = format.uuid_about() {
+        command = command.mut_arg("uuid", |arg| arg.help(about));
+    }
     command.args(format.words().iter().map(argument))
 }
 
@@ -117,6 +120,8 @@ fn argument(word: &Word) -> Arg {
     let arg = Arg::new(word.name).short(word.letter).long(word.name).value_name(word.value).help(word.about);
     match word.kind {
         WordKind::List => arg.action(ArgAction::Append),
+        WordKind::OneOf(words, default) => arg.value_parser(words.to_vec()).default_value(default),
+        WordKind::Flag => arg.action(ArgAction::SetTrue),
         WordKind::Number(first, last, default) => {
             let numbers = clap::value_parser!(u64).range(first..=last);
             let arg = arg.value_parser(numbers.map(|number| number.to_string()));
@@ -153,8 +158,12 @@ impl clap::FromArgMatches for Arguments {
         let format = fstitch_formats::by_name(name).ok_or_else(missing)?;
         let kind = format.makes().iter().copied().find(|kind| *kind == name).ok_or_else(missing)?;
         let values = |word: &Word| {
-            let values = matches.get_many::<String>(word.name).unwrap_or_default();
-            (word.name, values.cloned().collect())
+            let values = match word.kind {
+                WordKind::Flag if matches.get_flag(word.name) => vec!["yes".to_owned()],
+                WordKind::Flag => Vec::new(),
+                _ => matches.get_many::<String>(word.name).unwrap_or_default().cloned().collect(),
+            };
+            (word.name, values)
         };
         let words = format.words().iter().map(values).collect();
         let common = Common::from_arg_matches(matches)?;
@@ -429,7 +438,7 @@ fn write(
 ) -> Result<Made> {
     let common = &wanted.common;
     let disk = DiskOptions {
-        block_size: asked.block_size.unwrap_or(1024),
+        block_size: plan.unit().or(asked.block_size).unwrap_or(1024),
         offset: offset(common)?,
         size,
         ..DiskOptions::default()
@@ -464,13 +473,16 @@ fn report(common: &Common, asked: &Asked, made: Made) -> Result<Outcome> {
     } else if !common.quiet {
         let bytes = made.blocks * u64::from(made.block_size);
         let inodes = made.inodes.map(|inodes| format!(", {inodes} inodes")).unwrap_or_default();
+        let form = made.form.unwrap_or_else(|| format!("blocks of {} bytes", made.block_size));
+        let identity = match made.values.get("identifier").and_then(Value::as_str) {
+            Some(id) => format!("identifier {id}"),
+            None => format!("UUID {}", show_uuid(&asked.uuid)),
+        };
         println!(
-            "{image}: {}, {} in {} blocks of {} bytes{inodes}, UUID {}",
+            "{image}: {}, {} in {} {form}{inodes}, {identity}",
             made.name,
             crate::size::show(bytes),
-            made.blocks,
-            made.block_size,
-            show_uuid(&asked.uuid)
+            made.blocks
         );
     }
     Ok(Outcome::SUCCESS)

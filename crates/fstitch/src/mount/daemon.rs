@@ -8,6 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use fstitch_core::lock::Unpoisoned;
 use fstitch_core::{BlockDevice, BlockNo, FileSystem};
+use fstitch_formats::Snapshot;
 use fstitch_formats::resize::Resized;
 use fstitch_formats::{Format, Health};
 use fstitch_fs::uhfs::Reclaimed;
@@ -16,14 +17,14 @@ use fstitch_patch::VolumeDevice;
 
 use super::gate::{self, Gate};
 use super::reopen::Reopenable;
-pub use super::terms::{mount_options, open_options};
+pub use super::terms::{layered, mount_options, open_options};
 use super::watch::{GRAPH_MAX, Heard, cache_of};
 use super::{Options, Plan, background};
 use crate::control::graph::Graph;
 use crate::control::server::{Served, Server};
 use crate::control::stack::StackStatus;
 use crate::control::trace::{Happened, Head};
-use crate::control::{Cut, Status};
+use crate::control::{Cut, SnapshotChange, Status};
 use crate::disks::{self, DiskList, Disks};
 use crate::live::Live;
 use crate::open::{self, Options as OpenOptions, Volume};
@@ -72,6 +73,7 @@ pub fn serve(plan: &Plan, place: Place) -> Result<()> {
         Some(seat) => Arc::clone(seat) as _,
         None => Arc::clone(&volume.fs) as _,
     };
+    let fs = layered(fs, &plan.options)?;
     // A descriptor is known to others by the path of its file, if that has one.
     let source =
         crate::disks::canonical(&plan.image).unwrap_or_else(|_| plan.image.clone()).display().to_string();
@@ -526,6 +528,14 @@ impl Served for Daemon {
             let (format, newest) = newest(volume)?;
             let blocks: Vec<BlockNo> = blocks.iter().copied().map(BlockNo).collect();
             Ok(kept.whose(format, &*newest, &blocks))
+        })
+    }
+
+    fn snapshots(&self, change: Option<&SnapshotChange>) -> Result<Vec<Snapshot>> {
+        self.with(|volume| {
+            let snapshots = volume.fs.snapshots().context(crate::snapshot::NONE)?;
+            change.map_or(Ok(()), |change| change.apply(snapshots))?;
+            Ok(snapshots.list())
         })
     }
 

@@ -8,6 +8,7 @@ use clap::builder::{PossibleValue, StringValueParser, TypedValueParser};
 use fstitch_core::Consistency;
 use fstitch_formats::Durability;
 use fstitch_fuse::{AwakeMode, Transport};
+use fstitch_layers::Patterns;
 use fstitch_patch::Optimizations;
 
 /// When reading a file changes its access time.
@@ -79,6 +80,10 @@ pub struct Options {
     pub on_fault: Option<String>,
     /// Bytes a second that are written to a disk that is rebuilt.
     pub rebuild_rate: Option<u64>,
+    /// Names are found whatever their case.
+    pub casefold: bool,
+    /// Patterns of names that do not exist.
+    pub hide: Vec<String>,
     /// Options for the kernel (`nosuid`, `nodev`, `noexec`, …).
     pub kernel: Vec<String>,
 }
@@ -230,6 +235,7 @@ impl Options {
             "awake" => self.awake = AwakeMode::On,
             "writeback_cache" => self.writeback_cache = true,
             "remount" => self.remount = true,
+            "casefold" => self.casefold = true,
             "norecovery" => self.no_recovery = true,
             known if FOR_KERNEL.contains(&known) => self.kernel.push(known.to_owned()),
             known if FOR_OTHERS.contains(&known) => self.add_for_others(known),
@@ -284,6 +290,10 @@ impl Options {
             "partition" => self.partition = Some(number()?),
             "offset" => self.offset = crate::size::bytes(value)?,
             "journal_path" => self.journal = Some(PathBuf::from(value)),
+            "hide" => {
+                Patterns::new([value]).map_err(|error| error.to_string())?;
+                self.hide.push(value.to_owned());
+            }
             "on_fault" => self.on_fault = Some(value.to_owned()),
             "rebuild_rate" => self.rebuild_rate = Some(crate::size::bytes(value)?),
             "cache_size" => self.cache_size = Some(crate::size::bytes(value)?),

@@ -1,13 +1,15 @@
 //! What a mount asks of the volume and of the kernel, from what its user asked for.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use anyhow::{Result, ensure};
-use fstitch_core::Consistency;
+use fstitch_core::{Consistency, FileSystem};
 use fstitch_disk::Direct;
 use fstitch_fs::arrange::Arrangement;
 use fstitch_fs::uhfs::AtimePolicy;
 use fstitch_fuse::{IdleClass, MountOptions};
+use fstitch_layers::{Casefold, Hiding, Layered, Patterns};
 
 use super::{Atime, Options, Plan};
 use crate::open::{Access, Options as OpenOptions, Survives};
@@ -78,6 +80,23 @@ pub fn mount_options(
         }
     }
     Ok(options)
+}
+
+/// The volume as its mount shows it: with the layers that are asked for.
+///
+/// # Errors
+/// For a pattern that is none.
+pub fn layered(volume: Arc<dyn FileSystem>, asked: &Options) -> Result<Arc<dyn FileSystem>> {
+    let mut shown = volume;
+    if !asked.hide.is_empty() {
+        let patterns = Patterns::new(asked.hide.iter().map(String::as_str))?;
+        shown = Arc::new(Layered(Hiding::new(shown, patterns)));
+    }
+    // Hidden names are no other spelling of anything.
+    if asked.casefold {
+        shown = Arc::new(Layered(Casefold::new(shown)));
+    }
+    Ok(shown)
 }
 
 impl From<Atime> for AtimePolicy {

@@ -39,12 +39,12 @@ fn what_is_no_volume_of_ours_is_named_and_left_alone() {
         (
             0,
             b"QFI\xfb",
-            "a qcow2 image, not ext2, ext3, ext4, minixlld, bpfs, ufs1 or ufs2: `qemu-img convert",
+            "a qcow2 image, not ext2, ext3, ext4, minixlld, bpfs, ufs1, ufs2 or waffle: `qemu-img convert",
         ),
         (
             0,
             b"\x1f\x8b\x08",
-            "compressed by gzip, not ext2, ext3, ext4, minixlld, bpfs, ufs1 or ufs2: decompress",
+            "compressed by gzip, not ext2, ext3, ext4, minixlld, bpfs, ufs1, ufs2 or waffle: decompress",
         ),
         (0, b"\xfd7zXZ\0", "compressed by xz"),
         (0, b"\x28\xb5\x2f\xfd", "compressed by zstd"),

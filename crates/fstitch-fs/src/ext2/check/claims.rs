@@ -29,6 +29,8 @@ pub(super) struct Totals {
     pub(super) blocks: u64,
     /// One more than the last mapped file block that was written.
     pub(super) end: u64,
+    /// Written blocks on both sides of the file's end are mapped together in a node.
+    pub(super) crosses_end: bool,
 }
 
 /// Claims the blocks of superblock copies, descriptors, bitmaps and inode tables.
@@ -76,9 +78,10 @@ pub(super) fn claim_metadata(volume: &Volume<'_>, state: &mut State) {
 pub(super) fn claim_map(scan: &mut Scan<'_, '_>, kind: FileKind, totals: &mut Totals) -> Result<()> {
     let by_extents = I_FLAGS.get(scan.raw) & EXTENTS_FL != 0;
     let keep = by_extents && matches!(scan.state.mending, Mending::Everything { .. });
-    let end = (kind == FileKind::Regular).then(|| scan.size().div_ceil(wide(scan.volume.block_size())));
+    let length = scan.size().div_ceil(wide(scan.volume.block_size()));
+    let end = (kind == FileKind::Regular).then_some(length);
     let clusters = scan.volume.shape.has_clusters().then(Clusters::default);
-    let mut visitor = Claimer { state: scan.state, ino: scan.ino, kind, end, totals, clusters };
+    let mut visitor = Claimer { state: scan.state, ino: scan.ino, kind, length, end, totals, clusters };
     if !by_extents && scan.volume.shape.has_clusters() {
         return claim_pointers(scan.volume, scan.raw, visitor, &mut scan.changed);
     }
@@ -87,6 +90,7 @@ pub(super) fn claim_map(scan: &mut Scan<'_, '_>, kind: FileKind, totals: &mut To
         return Ok(());
     }
     let mut seen = walk_extents(scan.volume, (scan.ino, scan.raw), keep, &mut visitor)?;
+    visitor.totals.crosses_end = seen.crosses_end;
     let moved = visitor.clusters.map(|clusters| clusters.moved).unwrap_or_default();
     if keep && !moved.is_empty() {
         seen.kept = rehome(scan.volume, scan.state, &seen.kept, &moved)?;
@@ -149,6 +153,8 @@ struct Claimer<'a> {
     state: &'a mut State,
     ino: u32,
     kind: FileKind,
+    /// How many blocks the inode has by its size.
+    length: u64,
     /// The file block at which a file ends, by its size.
     end: Option<u64>,
     totals: &'a mut Totals,
@@ -178,6 +184,9 @@ impl Visit for Claimer<'_> {
         self.totals.blocks += 1;
         if pointer.level == 0 {
             self.totals.end = pointer.logical + 1;
+            if self.kind == FileKind::Directory {
+                self.state.ahead.note(self.ino, pointer.block, 1);
+            }
         }
         if self.state.claim(pointer.block) {
             return Ok(Verdict::Follow);
@@ -218,6 +227,9 @@ impl VisitExtents for Claimer<'_> {
         if !extent.unwritten {
             self.totals.end = extent.end();
         }
+        if self.kind == FileKind::Directory {
+            self.state.ahead.note(self.ino, extent.start, extent.len);
+        }
         if let Some(clusters) = &mut self.clusters {
             clusters.claim((volume, self.state), (self.ino, extent), self.totals);
             return Ok(Fate::Keep);
@@ -244,6 +256,10 @@ impl VisitExtents for Claimer<'_> {
 
     fn end(&self) -> Option<u64> {
         self.end
+    }
+
+    fn length(&self) -> Option<u64> {
+        Some(self.length)
     }
 
     fn damaged(&mut self, code: &'static str, text: String) -> bool {

@@ -22,6 +22,8 @@ use crate::ext2::layout::superblock::{
 };
 use crate::ext2::num::{idx, low32, small, wide};
 
+/// An extent of a node has blocks on both sides of the file's end. e2fsck clears all of it, so soft updates leave none.
+pub const EXTENT_ACROSS_END: &str = "extent-across-end";
 /// The inode that lists blocks of the medium that are unusable.
 pub(super) const BAD_BLOCKS_INO: u32 = 1;
 /// The mode of a journal: a file that only the superuser may use.
@@ -659,7 +661,8 @@ impl Scan<'_, '_> {
         let text = format!("directory {ino} has {size} bytes, its blocks have {mapped}");
         // The pointer of a new block precedes the length.
         let mend = if size < mapped && size.is_multiple_of(block) {
-            self.state.allowed("dir-size-behind", text)
+            let code = if totals.crosses_end { EXTENT_ACROSS_END } else { "dir-size-behind" };
+            self.state.allowed(code, text)
         } else {
             self.state.dir_problem(ino, "dir-bad-size", text)
         };
@@ -679,9 +682,10 @@ impl Scan<'_, '_> {
             if self.state.corrupt("file-too-long", text) {
                 self.set_size(totals.end * block);
             }
-        } else if totals.end > 0 && size < (totals.end - 1) * block {
+        } else if totals.crosses_end || totals.end > 0 && size < (totals.end - 1) * block {
             let text = format!("inode {ino} has {size} bytes, but blocks up to {}", totals.end * block);
-            if self.state.allowed("blocks-beyond-size", text) {
+            let code = if totals.crosses_end { EXTENT_ACROSS_END } else { "blocks-beyond-size" };
+            if self.state.allowed(code, text) {
                 if by_extents && !self.state.leftovers.are_of_soft_updates() {
                     // A journal keeps length and map together, and what may lie behind the end reads as zeros: the length
                     // is wrong.

@@ -17,9 +17,10 @@
 //! the medium is flushed and the passes start again, so that no pass acts on tables that are out of date, and
 //! a run that changes nothing is the proof that all is mended. See `docs/design/check.md`.
 //!
-//! Memory: two bits per block of parts of the volume where something is, five bytes per inode, 16 bytes per directory; nothing for a file. Hostile
+//! Memory: two bits per block of parts of the volume where something is, five bytes per inode, 32 bytes per directory; nothing for a file. Hostile
 //! volumes cannot make a pass loop: an indirect block is followed once.
 
+mod ahead;
 mod claims;
 mod clusters;
 mod connect;
@@ -54,6 +55,7 @@ mod values;
 mod walk;
 mod xattrs;
 
+pub use inodes::EXTENT_ACROSS_END;
 pub use repair::repair_ext2;
 pub(in crate::ext2) use repair::repair_sound_ext2;
 pub(crate) use run::{Judgement, judge_source};

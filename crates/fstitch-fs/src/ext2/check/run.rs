@@ -180,6 +180,7 @@ impl Run {
             return Outcome::of(state, &volume);
         }
         for at in 0..state.dirs.len() {
+            state.ahead.reach(&volume, state.dirs[at].ino);
             dirs::scan_dir(&volume, &mut state, at)?;
         }
         if state.mended > 0 {

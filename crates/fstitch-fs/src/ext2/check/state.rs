@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use fstitch_core::{CheckReport, FindingClass, Timestamp};
 
 use super::super::source::BlockSource;
+use super::ahead::Ahead;
 use crate::bits::Bits;
 use crate::ext2::layout::group::GroupDescriptor;
 use crate::ext2::layout::superblock::Superblock;
@@ -127,6 +128,8 @@ pub(super) struct State {
     pub(super) names: Vec<u16>,
     /// Directories, by number.
     pub(super) dirs: Vec<Dir>,
+    /// Where the blocks of directories are.
+    pub(super) ahead: Ahead,
     /// (parent, child) for each name of a directory.
     pub(super) edges: Vec<(u32, u32)>,
     /// Extended attribute blocks.
@@ -178,6 +181,7 @@ impl State {
             links: vec![0; inodes],
             names: vec![0; inodes],
             dirs: Vec::new(),
+            ahead: Ahead::default(),
             edges: Vec::new(),
             xattrs: BTreeMap::new(),
             value_inodes: BTreeSet::new(),

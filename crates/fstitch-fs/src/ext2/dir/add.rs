@@ -19,9 +19,9 @@ use super::room::{Found, Room, find_room};
 use super::{DirMemory, Ext2, Inode};
 use crate::ext2::layout::dirent::{self, D_REC_LEN, ENTRY_MIN, HEADER, NAME_MAX, entry_size, rec_len_field};
 use crate::ext2::layout::feature::incompat;
-use crate::ext2::memory::name_key;
 use crate::ext2::num::{low32, wide};
 use crate::uhfs::AttrChange;
+use crate::unstable::name_key;
 
 /// A new name.
 #[derive(Clone, Copy, Debug)]

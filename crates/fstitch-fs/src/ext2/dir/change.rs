@@ -18,9 +18,9 @@ use fstitch_patch::{Block, PatchId};
 use super::add::slot_block;
 use super::{Ext2, Inode};
 use crate::ext2::layout::dirent::{D_FILE_TYPE, D_INODE, HEADER, code_of};
-use crate::ext2::memory::name_key;
 use crate::ext2::num::low32;
 use crate::uhfs::{ClearedName, FreedName, NameSlot};
+use crate::unstable::name_key;
 
 impl Ext2 {
     /// The block of a slot, in which the entry was checked to be what the caller has found.

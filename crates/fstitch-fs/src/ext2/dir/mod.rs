@@ -17,7 +17,6 @@
 mod add;
 mod change;
 mod find;
-mod index;
 mod leaf;
 mod order;
 mod plan;
@@ -36,11 +35,13 @@ use super::layout::dirent::{self, Entries};
 use super::num::wide;
 use super::volume::Ext2;
 
+use crate::name_index::{Indexed, NameIndex};
 pub(super) use add::NewName;
-pub(super) use index::IndexCache;
-use index::NameIndex;
 use room::{Found, Last, Room, Rooms};
 pub(super) use split::SPLIT_BLOCKS;
+
+/// All indexes of a volume.
+pub(super) type IndexCache = crate::name_index::IndexCache<DirMemory>;
 
 /// What is kept in memory of a directory in use.
 #[derive(Debug, Default)]
@@ -65,15 +66,17 @@ pub(super) struct DirMemory {
     owner: u64,
 }
 
-impl DirMemory {
-    fn list(&self) -> &[u64] {
-        self.blocks.as_deref().unwrap_or_default()
-    }
-
+impl Indexed for DirMemory {
     /// Does without an index until many entries were passed again.
     fn drop_index(&mut self) {
         self.index = None;
         self.passed = 0;
+    }
+}
+
+impl DirMemory {
+    fn list(&self) -> &[u64] {
+        self.blocks.as_deref().unwrap_or_default()
     }
 
     /// The position of the volume's block `no` in the directory.

@@ -4,6 +4,7 @@ use fstitch_core::{BlockNo, Caller, Errno, Result};
 use fstitch_patch::{PatchId, PatchIds};
 
 use super::change::{Changed, no32};
+use super::ends::up_to_wall;
 use super::node::index32;
 use super::tree::ADDED_MAX;
 use crate::ext2::clusters::Taken;
@@ -51,6 +52,7 @@ impl Ext2 {
     ) -> Result<Taken> {
         let room = END.checked_sub(index).filter(|&room| room > 0).ok_or(Errno::FBIG)?;
         let want = want.min(room).min(u64::from(UNWRITTEN_MAX));
+        let want = if unwritten { want } else { want.min(up_to_wall(&self.walls(inode), index)) };
         let clusters = want.div_ceil(u64::from(self.sb.cluster_blocks())) + 1;
         self.expect_sectors(inode, clusters + u64::from(DEPTH_MAX) + 1)?;
         let taken = self.take_for_hole(caller, inode, (index, small(idx64(want))))?;
@@ -107,9 +109,20 @@ impl Ext2 {
         self.put_extent(inode, extent, &befores)
     }
 
+    /// What an extent that is put in comes after, beside `befores`: without a journal what has changed above its leaf, which till then
+    /// ends on the medium where another one begins.
+    fn before_put(&self, inode: &Inode, extent: Extent, befores: &[PatchId]) -> Result<PatchIds> {
+        let mut all = PatchIds::from_slice(befores);
+        if self.copies_nodes() {
+            all.extend(self.changes_on_way(inode, u64::from(extent.block))?);
+        }
+        Ok(all)
+    }
+
     fn put_extent(&self, inode: &mut Inode, extent: Extent, befores: &[PatchId]) -> Result<PatchIds> {
         let got = self.new_clusters(inode, &extent)?;
-        let changed = self.change_tree(inode, befores, |tree| tree.insert(extent))?;
+        let befores = self.before_put(inode, extent, befores)?;
+        let changed = self.change_tree(inode, &befores, |tree| tree.insert(extent))?;
         self.finish_put(inode, (extent, got), changed)
     }
 
@@ -142,9 +155,10 @@ impl Ext2 {
         let taken = self.take_extent(caller, inode, (index, want), true)?;
         let run = &taken.run;
         let extent = Extent { block: index32(index), len: run.count, start: run.start, unwritten: true };
-        let put = self
-            .new_clusters(inode, &extent)
-            .and_then(|got| Ok((got, self.change_tree(inode, &run.bits, |tree| tree.insert(extent))?)));
+        let put = self.before_put(inode, extent, &run.bits).and_then(|befores| {
+            let got = self.new_clusters(inode, &extent)?;
+            Ok((got, self.change_tree(inode, &befores, |tree| tree.insert(extent))?))
+        });
         match put {
             Ok((got, changed)) => Ok((u64::from(run.count), self.finish_put(inode, (extent, got), changed)?)),
             Err(error) => {

@@ -93,7 +93,8 @@ impl Ext2 {
     /// The inode's tree, for looking at it.
     pub(super) fn tree<'a>(&'a self, inode: &'a Inode) -> Result<Tree<CachedNodes<'a>>> {
         let nodes = CachedNodes { volume: self, inode, spare: Vec::new(), used: Vec::new() };
-        Ok(Tree { copies: self.copies_nodes(), ..Tree::new(self.root_node(inode)?, nodes) })
+        let (copies, walls) = (self.copies_nodes(), self.walls(inode));
+        Ok(Tree { copies, walls, ..Tree::new(self.root_node(inode)?, nodes) })
     }
 
     /// Takes blocks for new nodes until `count` are there.

@@ -11,7 +11,11 @@
 //!   every node whose entries are in these: with the entries come what they waited for;
 //! - the change of a node in place → the changes by which the medium comes to it, while they are not stable: till then the
 //!   medium has the file's blocks in the node that was copied, and nothing may be freed that is still there;
-//! - the bit of a node that was copied is cleared → the change that points past it.
+//! - an extent is put into a leaf → the last changes of the nodes above, which may have given the leaf the file blocks of another one;
+//! - the bit of a node that was copied is cleared → the change that points past it;
+//! - a size → all that has changed on the way to the new end; a lower one → the extent that crosses the new end is two, and the last nodes are gone
+//!   from a tree that has none any more: no extent of a node crosses a place where the file may end on the medium
+//!   ([`Ends`](super::ends::Ends)).
 //!
 //! **Invariants.** 1. All changes of a node in place overlap, in its header: the cache keeps their order, and the last one stands for all.
 //! 2. No first file block of a node ever differs from what its parent says, on the medium either.
@@ -20,12 +24,14 @@
 
 use std::sync::Arc;
 
-use fstitch_core::Result;
-use fstitch_patch::{Block, PatchIds};
+use fstitch_core::{Errno, Result};
+use fstitch_patch::{Block, PatchId, PatchIds, Tx};
 
 use super::change::{Changed, Image, Root};
+use super::ends::Walls;
 use super::node::{children_mut, key};
-use super::tree::{At, Held, Nodes, Tree};
+use super::tree::{At, Found, Held, Nodes, Tree, is_across};
+use crate::ext2::detach::Removal;
 use crate::ext2::inode::Inode;
 use crate::ext2::layout::extent::{Entries, Node};
 use crate::ext2::volume::Ext2;
@@ -69,8 +75,66 @@ impl<N: Nodes> Tree<N> {
 
 impl Ext2 {
     /// Whether nodes are copied.
-    pub(super) fn copies_nodes(&self) -> bool {
+    pub(in crate::ext2) fn copies_nodes(&self) -> bool {
         !self.has_journal_in_use()
+    }
+
+    /// Where no written extent of the inode's tree may be across.
+    pub(in crate::ext2) fn walls(&self, inode: &Inode) -> Walls {
+        if self.copies_nodes() {
+            inode.ends.walls(&self.cache, self.blocks_of(inode.disk.size))
+        } else {
+            Walls::new()
+        }
+    }
+
+    fn blocks_of(&self, size: u64) -> u64 {
+        size.div_ceil(u64::from(self.sb.block_size))
+    }
+
+    /// The size will be `size` by a patch that comes after these.
+    pub(in crate::ext2) fn before_end(&self, inode: &mut Inode, size: u64) -> Result<PatchIds> {
+        let (wall, now) = (self.blocks_of(size), self.blocks_of(inode.disk.size));
+        // Nothing can lie across a file's start.
+        if !inode.has_extents() || !self.copies_nodes() || wall == now || wall == 0 {
+            return Ok(PatchIds::new());
+        }
+        if self.root_node(inode)?.depth == 0 {
+            return Ok(self.memory.inodes().folded.get(&inode.ino).copied().into_iter().collect());
+        }
+        // What was there may be gone in memory alone: a leaf as the medium has it may reach across.
+        let mut befores = self.changes_on_way(inode, wall)?;
+        if wall > now {
+            return Ok(befores);
+        }
+        if !matches!(self.find_extent(inode, wall)?, Found::In(extent) if is_across(&extent, wall)) {
+            return Ok(befores);
+        }
+        match self.reserve_for_edits_adding(inode, &[wall], 1) {
+            // Cutting must be possible on a volume that is full to the last block.
+            Err(error) if error.errno() == Errno::NOSPC => return Ok(befores),
+            reserved => reserved?,
+        }
+        let changed = self.change_tree(inode, &[], |tree| tree.part_at(wall));
+        let changed = changed.inspect_err(|_| self.drop_spare_nodes(inode))?;
+        let mut removal = Removal::new(0, 0, &[]);
+        self.finish_change(inode, (&changed, 0), &mut removal)?;
+        befores.extend_from_slice(&changed.patches);
+        removal.failed.map_or(Ok(befores), Err)
+    }
+
+    /// The last changes of the nodes on the way to a file block, as far as they may not be stable.
+    pub(super) fn changes_on_way(&self, inode: &Inode, index: u64) -> Result<PatchIds> {
+        let way = self.tree(inode)?.way_to(index)?;
+        Ok(self.last_changes(inode, way))
+    }
+
+    /// The size has become another one by a patch.
+    pub(in crate::ext2) fn note_end(&self, tx: &Tx<'_>, inode: &mut Inode, (old, patch): (u64, PatchId)) {
+        if inode.has_extents() && self.copies_nodes() {
+            let ends = (self.blocks_of(old), self.blocks_of(inode.disk.size));
+            inode.ends.note(tx, patch, ends);
+        }
     }
 
     /// The last changes of nodes, as far as they may not be stable.
@@ -113,8 +177,13 @@ impl Ext2 {
             changed.patches.push(patch);
             in_place.push(patch);
         }
+        let has_nodes = |inode: &Inode| self.root_node(inode).is_ok_and(|root| root.depth > 0);
+        let had_nodes = has_nodes(inode);
         self.put_root(&mut tx, inode, (inode_block, root), changed, &befores);
         drop(tx);
+        if let Some(&folded) = changed.by_node.get(&None).filter(|_| had_nodes && !has_nodes(inode)) {
+            self.memory.inodes().folded.insert(inode.ino, folded, &self.cache);
+        }
         in_place.extend(changed.by_node.get(&None).copied());
         debug_assert!(made.is_empty() || !in_place.is_empty(), "something points at new nodes");
         for no in made {

@@ -6,7 +6,7 @@
 //!   attach ──── giving blocks to files; written: blocks that get contents later
 //!   detach ──── taking them; replace: other blocks in place of some
 //!   shift ───── moving them in the file
-//!    └─ change ── from a changed tree to patches; copy: without a journal
+//!    └─ change ── from a changed tree to patches; copy, ends: without a journal
 //!        └─ tree ── operations in memory, on nodes (layout::extent)
 //!   walk ────── all of a map, whoever reads its nodes
 //! ```
@@ -22,6 +22,7 @@
 //! - a bit in the free map is cleared → the change of the node that pointed at the block.
 //!
 //! **Invariants.** Those of [`tree`], and: blocks behind a file's end are unwritten, for whoever checks takes written ones for lost.
+//! Without a journal no extent of a node lies across a place where the file may end on the medium ([`ends`]).
 //!
 //! **Crash cases.** With a journal none within a step: between the steps of a truncation the list of orphans says what is left to
 //! be done. Without one: leaked blocks, written blocks behind the file's end, and part of a range punched or marked.
@@ -30,6 +31,7 @@ mod attach;
 mod change;
 mod copy;
 mod detach;
+mod ends;
 mod map;
 mod node;
 mod replace;
@@ -39,5 +41,6 @@ pub(super) mod walk;
 mod written;
 
 pub(super) use change::root_over;
+pub(super) use ends::Ends;
 pub(super) use map::{NodeHint, expected as expected_node};
 pub(super) use node::new_root;

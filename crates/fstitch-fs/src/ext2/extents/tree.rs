@@ -7,7 +7,8 @@
 //!
 //! **Invariants.** 1. Entries are sorted and apart. 2. A child's number in its parent is its own first one. 3. No node but the
 //! root is empty. 4. A root with a single child has it because the child's entries do not fit into the root.
-//! 5. Neighbours within a leaf that can be one extent are.
+//! 5. Neighbours within a leaf that can be one extent are, but for written ones in a node with a [wall](super::ends) between them, and those
+//! that had one when they were put in: they are joined when an extent is put in beside them.
 //!
 //! Without a journal no two nodes that the medium reaches can change in one step, so nodes whose entries move, or whose first one is
 //! another than their parent says, are left as they are and [copied](super::copy) ([`Tree::copy_moved`]).
@@ -20,6 +21,7 @@ use std::ops::Range;
 
 use fstitch_core::{Errno, Result};
 
+use super::ends::Walls;
 use super::node::{
     ALL, child_for, children_mut, damaged, expect_held, extents_mut, joined, key, outside, part, split_off,
 };
@@ -27,6 +29,8 @@ use crate::ext2::layout::extent::{DEPTH_MAX, Entries, Extent, Index, Node, UNWRI
 
 /// Entries that one edit adds at most; a node has room for that many beside a root's.
 pub(in crate::ext2) const ADDED_MAX: usize = 2;
+/// Before so many extents that end where a file ended once, it is looked whether they can be one now.
+const NEAR: usize = 3;
 
 /// Where nodes come from.
 pub(in crate::ext2) trait Nodes {
@@ -105,6 +109,8 @@ pub(in crate::ext2) struct Tree<N> {
     pub(super) copies: bool,
     /// All nodes that were met are, so that the root alone changes in place.
     pub(super) copies_all: bool,
+    /// Where written extents in nodes end, whatever follows.
+    pub(super) walls: Walls,
 }
 
 impl<N: Nodes> Tree<N> {
@@ -119,7 +125,13 @@ impl<N: Nodes> Tree<N> {
             moved: BTreeSet::new(),
             copies: false,
             copies_all: false,
+            walls: Walls::new(),
         }
+    }
+
+    /// Those that hold in this leaf: the inode's own bytes change together.
+    fn walls_in(&self, leaf: At) -> Walls {
+        if leaf.is_some() { self.walls.clone() } else { Walls::new() }
     }
 
     fn hold(&mut self, child: Index, depth: u16, range: &Range<u64>) -> Result<()> {
@@ -165,6 +177,12 @@ impl<N: Nodes> Tree<N> {
             path.range = range;
         }
         Ok(path)
+    }
+
+    /// The nodes on the way to `index`, the root and the leaf included.
+    pub(in crate::ext2) fn way_to(&mut self, index: u64) -> Result<Vec<At>> {
+        let path = self.path(index)?;
+        Ok(path.steps.iter().map(|&(at, _)| at).chain([path.leaf]).collect())
     }
 
     /// What is at file block `index`.
@@ -227,10 +245,12 @@ impl<N: Nodes> Tree<N> {
     /// Whether an extent that is put in joins another.
     pub(in crate::ext2) fn would_join(&mut self, extent: Extent) -> Result<bool> {
         let path = self.path(u64::from(extent.block))?;
+        let walls = self.walls_in(path.leaf);
         let Entries::Leaf(extents) = &self.node(path.leaf).entries else { return Ok(false) };
         let at = extents.partition_point(|other| other.block < extent.block);
-        let before = at.checked_sub(1).and_then(|at| joined(extents[at], extent));
-        Ok(before.or_else(|| extents.get(at).and_then(|next| joined(extent, *next))).is_some())
+        let before = at.checked_sub(1).and_then(|at| joined_within(&walls, extents[at], extent));
+        let behind = || extents.get(at).and_then(|next| joined_within(&walls, extent, *next));
+        Ok(before.or_else(behind).is_some())
     }
 
     /// Puts an extent into a hole.
@@ -240,6 +260,7 @@ impl<N: Nodes> Tree<N> {
     pub(in crate::ext2) fn insert(&mut self, extent: Extent) -> Result<()> {
         let path = self.path(u64::from(extent.block))?;
         let limit = path.range.end;
+        let (walls, near) = (self.walls_in(path.leaf), if self.copies { NEAR } else { 1 });
         let extents = extents_mut(self.change(path.leaf));
         let at = extents.partition_point(|other| other.block < extent.block);
         let free_from = at.checked_sub(1).map_or(0, |at| extents[at].end());
@@ -248,13 +269,24 @@ impl<N: Nodes> Tree<N> {
             return Err(damaged(path.leaf, format!("file block {} was a hole, and is none", extent.block)));
         }
         extents.insert(at, extent);
-        join(extents, at.saturating_sub(1)..at + 2);
+        join(extents, at.saturating_sub(near)..at + 2, &walls);
         self.settle(path)
+    }
+
+    /// Has no written extent of a node on both sides of file block `index`.
+    pub(in crate::ext2) fn part_at(&mut self, index: u64) -> Result<()> {
+        self.edit_each(&(index..index + 1), |extents, range, _, walls| {
+            if !walls.is_empty()
+                && let Some((at, _)) = met(extents, range)
+            {
+                part_extents(extents, at..at + 1, &[range.start]);
+            }
+        })
     }
 
     /// Says of the blocks of `range` that are there whether they are written.
     pub(in crate::ext2) fn mark(&mut self, range: &Range<u64>, unwritten: bool) -> Result<()> {
-        self.edit_each(range, |extents, range, _| {
+        self.edit_each(range, |extents, range, _, walls| {
             let Some((first, last)) = met(extents, range) else { return };
             let mut parts = Vec::new();
             for &extent in &extents[first..last] {
@@ -271,13 +303,13 @@ impl<N: Nodes> Tree<N> {
             }
             let end = first + parts.len();
             extents.splice(first..last, parts);
-            join(extents, first.saturating_sub(1)..end + 1);
+            join(extents, first.saturating_sub(1)..end + 1, walls);
         })
     }
 
     /// Takes the blocks of `range` out of the file; they are listed in [`Tree::lost`].
     pub(in crate::ext2) fn remove(&mut self, range: &Range<u64>) -> Result<()> {
-        self.edit_each(range, |extents, range, lost| {
+        self.edit_each(range, |extents, range, lost, _| {
             let Some((first, last)) = met(extents, range) else { return };
             let mut parts = Vec::new();
             for &extent in &extents[first..last] {
@@ -292,7 +324,7 @@ impl<N: Nodes> Tree<N> {
     /// Maps file block `index`, which is there, to block `start`; where it was is listed in [`Tree::lost`].
     pub(super) fn replace(&mut self, index: u32, start: u64) -> Result<()> {
         let range = u64::from(index)..u64::from(index) + 1;
-        self.edit_each(&range, |extents, range, lost| {
+        self.edit_each(&range, |extents, range, lost, walls| {
             let Some((first, _)) = met(extents, range) else { return };
             let [before, behind] = outside(extents[first], range);
             lost.push((index, part(extents[first], range).start, 1));
@@ -300,7 +332,7 @@ impl<N: Nodes> Tree<N> {
             let parts: Vec<Extent> = before.into_iter().chain([placed]).chain(behind).collect();
             let end = first + parts.len();
             extents.splice(first..=first, parts);
-            join(extents, first.saturating_sub(1)..end + 1);
+            join(extents, first.saturating_sub(1)..end + 1, walls);
         })
     }
 
@@ -308,13 +340,14 @@ impl<N: Nodes> Tree<N> {
     fn edit_each(
         &mut self,
         range: &Range<u64>,
-        mut edit: impl FnMut(&mut Vec<Extent>, &Range<u64>, &mut Vec<(u32, u64, u32)>),
+        mut edit: impl FnMut(&mut Vec<Extent>, &Range<u64>, &mut Vec<(u32, u64, u32)>, &[u64]),
     ) -> Result<()> {
         let mut at = range.start;
         while at < range.end.min(ALL.end) {
             let path = self.path(at)?;
             let (mut lost, from, behind) = (Vec::new(), self.origin(path.leaf), path.range.end);
-            edit(extents_mut(self.change(path.leaf)), range, &mut lost);
+            let walls = self.walls_in(path.leaf);
+            edit(extents_mut(self.change(path.leaf)), range, &mut lost, &walls);
             self.lost.extend(lost.into_iter().map(|(block, start, count)| Lost {
                 block,
                 start,
@@ -388,7 +421,15 @@ impl<N: Nodes> Tree<N> {
             let block = key(&self.root, 0).expect("an overfull root has entries");
             let entries = Entries::Inner(vec![Index { block, node }]);
             let above = Node { depth: self.root.depth + 1, max: self.root.max, entries };
-            let below = std::mem::replace(&mut self.root, above);
+            let mut below = std::mem::replace(&mut self.root, above);
+            if let Entries::Leaf(extents) = &mut below.entries {
+                let all = 0..extents.len();
+                let is_inside = |wall: &&u64| extents.iter().any(|extent| is_across(extent, **wall));
+                // More of them than fit could only be where patches never become one.
+                let room = usize::from(self.source.room()) - extents.len();
+                let walls: Walls = self.walls.iter().filter(is_inside).take(room).copied().collect();
+                part_extents(extents, all, &walls);
+            }
             self.make(node, below, None);
         }
         if self.root.entries.is_empty() {
@@ -438,12 +479,36 @@ fn met(extents: &[Extent], range: &Range<u64>) -> Option<(usize, usize)> {
     (first < last).then_some((first, last))
 }
 
+/// Two extents as one, as [`joined`], unless they are written and a wall is between them.
+fn joined_within(walls: &[u64], first: Extent, next: Extent) -> Option<Extent> {
+    joined(first, next).filter(|both| both.unwritten || !walls.contains(&first.end()))
+}
+
+/// Whether an extent is written on both sides of a file block's beginning.
+pub(super) fn is_across(extent: &Extent, wall: u64) -> bool {
+    !extent.unwritten && (u64::from(extent.block) + 1..extent.end()).contains(&wall)
+}
+
+/// Makes of each written extent at `positions` as many as these walls say.
+fn part_extents(extents: &mut Vec<Extent>, positions: Range<usize>, walls: &[u64]) {
+    for at in positions.rev() {
+        let mut inside: Vec<u64> =
+            walls.iter().copied().filter(|&wall| is_across(&extents[at], wall)).collect();
+        inside.sort_unstable();
+        inside.dedup();
+        for wall in inside.into_iter().rev() {
+            let (before, behind) = (part(extents[at], &(0..wall)), part(extents[at], &(wall..ALL.end)));
+            extents.splice(at..=at, [before, behind]);
+        }
+    }
+}
+
 /// Joins what can be one among the extents at `positions`.
-fn join(extents: &mut Vec<Extent>, positions: Range<usize>) {
+fn join(extents: &mut Vec<Extent>, positions: Range<usize>, walls: &[u64]) {
     let mut at = positions.start;
     let mut end = positions.end.min(extents.len());
     while at + 1 < end {
-        match joined(extents[at], extents[at + 1]) {
+        match joined_within(walls, extents[at], extents[at + 1]) {
             Some(both) => {
                 extents[at] = both;
                 extents.remove(at + 1);

@@ -8,6 +8,7 @@ use std::ops::Range;
 use fstitch_core::{Errno, Result};
 use fstitch_patch::{PatchId, PatchIds};
 
+use super::ends::up_to_wall;
 use super::node::ALL;
 use super::tree::Found;
 use crate::ext2::detach::Removal;
@@ -28,7 +29,8 @@ impl Ext2 {
         count: u64,
     ) -> Result<Range<u64>> {
         let Found::In(extent) = self.find_extent(inode, index)? else { return Err(Errno::IO.into()) };
-        let wanted = index..(index + count).min(extent.end());
+        let walls = self.walls(inode);
+        let wanted = index..(index + count.min(up_to_wall(&walls, index))).min(extent.end());
         let whole = u64::from(extent.block)..extent.end();
         let end = inode.disk.size.div_ceil(u64::from(self.sb.block_size)).max(wanted.end);
         let added =
@@ -41,7 +43,11 @@ impl Ext2 {
             Ok(range)
         };
         match reserve(wanted) {
-            Err(error) if error.errno() == Errno::NOSPC && extent.len <= ZEROED_MAX => {
+            Err(error)
+                if error.errno() == Errno::NOSPC
+                    && extent.len <= ZEROED_MAX
+                    && up_to_wall(&walls, whole.start) >= whole.end.min(end) - whole.start =>
+            {
                 reserve(whole.start..whole.end.min(end))
             }
             reserved => reserved,

@@ -29,6 +29,7 @@ mod watch;
 
 use fstitch_core::num::to_u64;
 use fstitch_core::{Error, FileKind, InodeNo, Result};
+use fstitch_patch::PatchIds;
 
 use super::alloc::FreedAfter;
 use super::groups::{DIRS, Map};
@@ -152,7 +153,7 @@ impl Ext2 {
                     self.detach_range(dir, end, u64::MAX, &[])?;
                     trimmed = true;
                 }
-                Ok(())
+                Ok(PatchIds::new())
             })?;
             Ok(())
         })?;
@@ -262,9 +263,9 @@ impl Ext2 {
             }
             hooks.with(dir, self.block_size() * 4, &mut |inode| match self.find(inode, &name)? {
                 Some(slot) if slot.ino == InodeNo(u64::from(target)) => {
-                    self.clear(inode, &slot, &[]).map(drop)
+                    self.clear(inode, &slot, &[]).map(|_| PatchIds::new())
                 }
-                _ => Ok(()),
+                _ => Ok(PatchIds::new()),
             })?;
             // Another round corrects the counts.
             done.busy += 1;
@@ -316,12 +317,13 @@ impl Ext2 {
         let (mut corrected, mut busy) = (0, 0);
         let end = disk.size.div_ceil(u64::from(self.sb.block_size));
         let is_there = hooks.with(InodeNo(u64::from(found.ino)), self.block_size() * 8, &mut |inode| {
+            let mut cleared = PatchIds::new();
             if self.watch.inode_changed(found.ino) {
                 busy += 1;
-                return Ok(());
+                return Ok(cleared);
             }
             if found.beyond_end {
-                self.charged(inode, |inode| self.detach_range(inode, end, u64::MAX, &[]))?;
+                cleared = self.charged(inode, |inode| self.detach_range(inode, end, u64::MAX, &[]))?;
             }
             if found.beyond_end || wrong_sectors {
                 let blocks = self.count_blocks(found.ino, &inode.disk)?;
@@ -334,7 +336,7 @@ impl Ext2 {
                 self.change_attr(inode, &AttrChange { nlink, ..AttrChange::default() }, &[])?;
                 corrected += 1;
             }
-            Ok(())
+            Ok(cleared)
         })?;
         done.counts += corrected;
         done.busy += busy + u64::from(!is_there);

@@ -1,126 +1,73 @@
-//! Checking a volume, without changing it: what is on it is compared with what it says of itself.
+//! Checking and repairing UFS volumes, with findings in two classes.
+//!
+//! *Allowed* is what soft updates leave after a crash: something is marked as used that nothing owns, a count is too high, a total is
+//! wrong. *Corrupt* is everything else.
 //!
 //! ```text
-//!   groups ─► every inode, every fragment that it claims (inodes) ─► every name, from the root on (names) ─► bitmaps and counts (maps)
+//!   pass 0  supers    superblock and its copies
+//!   pass 1  inodes    every inode, every fragment that it claims          guess, claims, walk
+//!   pass 2  dirs      every name, from the root on                        chunk
+//!   pass 3  connect   where directories belong
+//!   pass 4  links     link counts, inodes without a name                  lost
+//!   pass 5  maps      bitmaps, counts, totals                             groups
 //! ```
 //!
-//! *Allowed* is what soft updates leave after a crash: something is marked as used that nothing owns, a count of names that is too
-//! high, a total that is wrong. Everything else is damage. Memory: a bit for each fragment, some bytes for each inode.
+//! The passes report; with [`fstitch_core::RepairMode`] other than `No` they also mend. After a pass that changed anything the medium is
+//! flushed and the passes start again, so that no pass acts on tables that are out of date, and a run that changes nothing is the proof
+//! that all is mended. A repair writes to the device, which nobody may have mounted: patches order the changes of a volume that makes
+//! sense, and this one may not.
+//!
+//! **Layout.** Everything is found by the superblock; `supers::why_unusable` makes sure that all metadata lie on the volume.
+//!
+//! **Order.** Pointers and names are mended in one run, bitmaps and counts in a later one, the mark of a clean volume last, after a flush,
+//! and only when nothing else was found.
+//!
+//! **Invariants.** (1) A fragment has one owner in `state::State::claimed`; a block of pointers is followed by that one only, so no walk
+//! is longer than the volume. (2) A run that is not to mend writes nothing: its source need not be writable. (3) What preening mends is
+//! what a crash leaves; a volume with damage is left alone by it.
+//!
+//! **Crash cases.** Mending what is *allowed* leaves only that when it is cut off: counts are raised before names and lowered after
+//! them. Mending damage leaves a volume that another repair mends.
+//!
+//! Memory: a bit for each fragment where something is, five bytes for each inode, 16 bytes for each directory, and what is shared.
 
+mod chunk;
+mod claims;
+mod connect;
+mod dirs;
+mod groups;
+mod guess;
 mod inodes;
+mod links;
+mod lost;
 mod maps;
-mod names;
+mod raw;
+mod repair;
+mod run;
+mod source;
+mod state;
+mod supers;
+mod volume;
+mod walk;
 
-use fstitch_core::num::{to_u64, to_usize};
-use fstitch_core::{BlockKind, BlockNo, CheckReport, Error, FindingClass, Result, Structure};
+pub use repair::{check_ufs, repair_ufs};
 
-use super::layout::group::Group;
-use super::layout::superblock::{Superblock, Totals};
+use fstitch_core::{CheckReport, Result, Timestamp};
+
 use super::volume::Ufs;
-use crate::bits::Bits;
-
-/// What is known of an inode in use.
-#[derive(Clone, Copy, Default)]
-struct Seen {
-    nlink: u16,
-    /// Names that lead to it.
-    names: u32,
-    is_directory: bool,
-    is_used: bool,
-}
-
-/// What was found so far.
-struct State {
-    report: CheckReport,
-    groups: Vec<Option<Group>>,
-    /// Fragments that somebody has.
-    claimed: Bits,
-    inodes: Vec<Seen>,
-    totals: Totals,
-}
-
-impl State {
-    fn damage(&mut self, code: &'static str, text: impl Into<String>) {
-        self.report.push(FindingClass::Corrupt, code, text);
-    }
-
-    fn allowed(&mut self, code: &'static str, text: impl Into<String>) {
-        self.report.push(FindingClass::Allowed, code, text);
-    }
-
-    /// Keeps what a step found to be damaged; other errors end the check.
-    fn keep<T>(&mut self, code: &'static str, found: Result<T>) -> Result<Option<T>> {
-        match found {
-            Ok(found) => Ok(Some(found)),
-            Err(Error::Corrupt(problem)) => {
-                self.damage(code, problem.to_string());
-                Ok(None)
-            }
-            Err(error) => Err(error),
-        }
-    }
-}
+use run::Run;
+use state::Mending;
+use volume::Volume;
 
 impl Ufs {
-    /// Checks the volume.
+    /// Checks the volume as it is in the cache. Nothing may change meanwhile.
     ///
     /// # Errors
     /// When the device fails.
     pub fn check_volume(&self) -> Result<CheckReport> {
-        let sb = &self.sb;
-        let mut state = State {
-            report: CheckReport::default(),
-            groups: Vec::new(),
-            claimed: Bits::new(sb.fragments),
-            inodes: vec![Seen::default(); to_usize(sb.inodes())],
-            totals: Totals::default(),
-        };
-        if self.is_unclean() {
-            state.allowed("superblock-not-clean", "the volume was not unmounted in an orderly way");
-        }
-        for no in 0..sb.groups {
-            let group = self.group(no);
-            let group = state.keep("group", group)?;
-            state.groups.push(group);
-        }
-        own(sb, &mut state.claimed);
-        self.check_inodes(&mut state)?;
-        self.check_names(&mut state)?;
-        self.check_maps(&mut state);
-        Ok(state.report)
+        let mut volume = Volume { source: &*self.cache, shape: self.sb.clone(), raw: Vec::new() };
+        volume.raw = volume.read_super(self.sb.at)?;
+        let run = Run { mending: Mending::Nothing, now: Timestamp::default(), is_unclean: self.is_unclean() };
+        Ok(run.all(&volume)?.0)
     }
-
-    /// Reads a group.
-    fn group(&self, no: u32) -> Result<Group> {
-        let sb = &self.sb;
-        let at = sb.group_start(no) + u64::from(sb.parts[1]);
-        let count = to_u64(to_usize(sb.group_size)).div_ceil(u64::from(sb.fragment_size));
-        if at + count > sb.fragments {
-            let problem = format!("it would lie in fragment {at} of {}", sb.fragments);
-            return Err(Error::corrupt(Structure::Descriptor(u64::from(no)), None, problem));
-        }
-        let mut bytes = Vec::new();
-        for block in at..at + count {
-            bytes.extend_from_slice(&self.cache.read(BlockNo(block), BlockKind::GroupDescriptor)?.snapshot());
-        }
-        bytes.truncate(to_usize(sb.group_size));
-        Group::parse(bytes, no, BlockNo(at), sb)
-    }
-}
-
-/// Claims what is the volume's own: the metadata of groups, all that is before those of the first, and the counts of all groups.
-fn own(sb: &Superblock, claimed: &mut Bits) {
-    let mut claim = |range: std::ops::Range<u64>| {
-        for at in range.start..range.end.min(sb.fragments) {
-            claimed.set(at);
-        }
-    };
-    claim(0..u64::from(sb.parts[0]));
-    for group in 0..sb.groups {
-        let start = sb.group_start(group);
-        claim(start + u64::from(sb.parts[0])..start + u64::from(sb.parts[3]));
-    }
-    let (at, bytes) = sb.summaries;
-    let count = u64::from(bytes).div_ceil(u64::from(sb.fragment_size));
-    claim(at.min(sb.fragments)..at.saturating_add(count));
 }

@@ -58,6 +58,52 @@ fn kind(code: u8) -> Option<FileKind> {
     }
 }
 
+/// Where the length of an entry is in it, of 2 bytes.
+pub(in crate::ufs) const LENGTH_AT: usize = 4;
+/// Where the kind is, of one byte.
+pub(in crate::ufs) const KIND_AT: usize = 6;
+
+/// The code of a kind.
+pub(in crate::ufs) const fn code_of(kind: FileKind) -> u8 {
+    match kind {
+        FileKind::Fifo => 1,
+        FileKind::CharDevice => 2,
+        FileKind::Directory => 4,
+        FileKind::BlockDevice => 6,
+        FileKind::Regular => 8,
+        FileKind::Symlink => 10,
+        FileKind::Socket => 12,
+    }
+}
+
+/// Bytes that an entry with a name of `len` bytes needs: a zero follows the name.
+#[must_use]
+pub const fn entry_size(len: usize) -> usize {
+    (HEADER + len + 1).next_multiple_of(4)
+}
+
+/// Writes an entry of `len` bytes to the start of `raw`; a free one has no kind and no name.
+pub(in crate::ufs) fn put_entry(
+    raw: &mut [u8],
+    (ino, len): (u32, usize),
+    (name, kind): (&[u8], Option<FileKind>),
+    manner: Manner,
+) {
+    let order = manner.order;
+    order.put_u32(raw, 0, ino);
+    order.put_u16(raw, LENGTH_AT, u16::try_from(len).expect("entries end with their chunk"));
+    raw[KIND_AT] = kind.map_or(0, code_of);
+    raw[KIND_AT + 1] = u8::try_from(name.len()).expect("names are shorter than 256 bytes");
+    raw[HEADER..HEADER + name.len()].copy_from_slice(name);
+}
+
+/// Writes `.` and `..` into the first chunk of a directory.
+pub(in crate::ufs) fn put_first_entries(chunk: &mut [u8], (ino, parent): (u32, u32), manner: Manner) {
+    let own = entry_size(1);
+    put_entry(chunk, (ino, own), (b".", Some(FileKind::Directory)), manner);
+    put_entry(&mut chunk[own..], (parent, CHUNK - own), (b"..", Some(FileKind::Directory)), manner);
+}
+
 /// The entry at byte `at` of `bytes`, which are the fragment `block` of a directory.
 ///
 /// # Errors

@@ -1,8 +1,11 @@
 //! The superblock: where everything is.
 
+pub(in crate::ufs) mod at;
+
 use fstitch_core::num::{to_u64, to_usize};
 use fstitch_core::{BlockDevice, BlockKind, BlockNo, Error, Result, Structure};
 
+use crate::num::low32;
 use crate::ufs::order::Order;
 use crate::view::BlockView;
 
@@ -17,13 +20,18 @@ const SECTOR: usize = 512;
 /// The root directory's inode.
 pub const ROOT_INO: u32 = 2;
 
-const MAGIC_AT: usize = 1372;
-const MAGIC_1: u32 = 0x0001_1954;
-const MAGIC_2: u32 = 0x1954_0119;
+/// The magic number of UFS1.
+pub(in crate::ufs) const MAGIC_1: u32 = 0x0001_1954;
+/// The magic number of UFS2.
+pub(in crate::ufs) const MAGIC_2: u32 = 0x1954_0119;
 const MAGIC_UNFINISHED: u32 = 0x1996_0408;
 const LABEL: std::ops::Range<usize> = 680..712;
+/// How many snapshots there may be.
+const SNAPSHOTS: usize = 20;
+/// Blocks of the longest file of UFS1 that all systems take.
+const BLOCKS_ONE: u64 = 0x4000_0000;
 /// The bit of the old flags that says that there are new ones.
-const FLAGS_UPDATED: u8 = 0x80;
+pub(in crate::ufs) const FLAGS_UPDATED: u8 = 0x80;
 
 /// What a volume was doing, and has.
 pub mod flag {
@@ -39,6 +47,10 @@ pub mod flag {
     pub const ACLS: u32 = 0x10;
     /// A journal below the volume.
     pub const GJOURNAL: u32 = 0x40;
+    /// NFSv4 ACLs on FreeBSD, a journal (WAPBL) on NetBSD.
+    pub const NFS4_ACLS_OR_WAPBL: u32 = 0x100;
+    /// Check hashes on FreeBSD, quotas on NetBSD.
+    pub const HASHES_OR_QUOTA: u32 = 0x200;
 }
 
 /// Which of the two.
@@ -137,6 +149,16 @@ pub struct Superblock {
     pub totals: Totals,
     /// Where the counts of all groups begin, and their bytes.
     pub summaries: (u64, u32),
+    /// The longest run of free blocks that groups count apart; 0 where none is counted.
+    pub cluster_max: u32,
+    /// There is a snapshot inside.
+    pub has_snapshots: bool,
+    /// Which structures have check hashes, if the flag says that there are any.
+    pub hashes: u32,
+    /// The longest file, as the volume says.
+    pub says_max: u64,
+    /// The new places of flags and counts are used.
+    pub is_updated: bool,
     shift: (u32, u32),
 }
 
@@ -146,7 +168,7 @@ fn damaged(problem: String) -> Error {
 
 /// Version and order of the superblock in `raw`, if it is one.
 fn kind(raw: &[u8]) -> Option<(Version, Order)> {
-    [Order::Little, Order::Big].into_iter().find_map(|order| match order.u32(raw, MAGIC_AT) {
+    [Order::Little, Order::Big].into_iter().find_map(|order| match order.u32(raw, at::MAGIC) {
         MAGIC_1 => Some((Version::One, order)),
         MAGIC_2 => Some((Version::Two, order)),
         _ => None,
@@ -155,7 +177,7 @@ fn kind(raw: &[u8]) -> Option<(Version, Order)> {
 
 /// Whether making the volume was not finished.
 fn is_unfinished(raw: &[u8]) -> bool {
-    [Order::Little, Order::Big].iter().any(|order| order.u32(raw, MAGIC_AT) == MAGIC_UNFINISHED)
+    [Order::Little, Order::Big].iter().any(|order| order.u32(raw, at::MAGIC) == MAGIC_UNFINISHED)
 }
 
 /// Whether the superblock in `raw`, found at byte `at`, is the volume's first one and not a copy.
@@ -270,6 +292,11 @@ impl Superblock {
                 fragments: totals[3],
             },
             summaries: (if is_two { long(1096) } else { u64::from(word(152)) }, word(156)),
+            cluster_max: word(at::CONTIGSUMSIZE),
+            has_snapshots: (0..SNAPSHOTS).any(|slot| word(at::SNAPINUM + slot * 4) != 0),
+            hashes: word(at::METACKHASH),
+            says_max: long(at::MAXFILESIZE),
+            is_updated: is_two || flags_old & FLAGS_UPDATED != 0,
             shift: if is_two { (0, u32::MAX) } else { (word(24), word(28)) },
         };
         shape.validate(raw, device_bytes)?;
@@ -353,6 +380,25 @@ impl Superblock {
         self.groups * self.group_inodes
     }
 
+    /// The group that fragment `at` belongs to, and where in it that is.
+    #[must_use]
+    pub fn group_of(&self, at: u64) -> (u32, u32) {
+        let size = u64::from(self.group_fragments);
+        (low32(at / size), low32(at % size))
+    }
+
+    /// A group's first fragment.
+    #[must_use]
+    pub fn group_first(&self, group: u32) -> u64 {
+        u64::from(group) * u64::from(self.group_fragments)
+    }
+
+    /// Fragments that are kept for the superuser.
+    #[must_use]
+    pub fn kept_fragments(&self) -> u64 {
+        self.data_fragments / 100 * u64::from(self.reserved)
+    }
+
     /// The first fragment of a group's metadata, as far as that may move from its beginning.
     #[must_use]
     pub fn group_start(&self, group: u32) -> u64 {
@@ -376,6 +422,31 @@ impl Superblock {
         let pointers = u64::from(self.pointers_per_block());
         let blocks = 12 + pointers + pointers.pow(2) + pointers.pow(3);
         blocks.saturating_mul(u64::from(self.block_size)).min(i64::MAX.unsigned_abs())
+    }
+
+    /// The longest file that may be made: the systems that the volume comes from take a longer one for damage.
+    #[must_use]
+    pub fn file_max(&self) -> u64 {
+        let longest = self.longest();
+        if self.says_max == 0 { longest } else { self.says_max.min(longest) }
+    }
+
+    /// The same by the volume's shape alone.
+    #[must_use]
+    pub fn longest(&self) -> u64 {
+        let reached = self.size_max() - 1;
+        match self.version {
+            Version::One => reached.min(u64::from(self.block_size) * BLOCKS_ONE - 1),
+            Version::Two => reached,
+        }
+    }
+
+    /// The fragments of a group that are metadata; of the first one all that come before its contents.
+    #[must_use]
+    pub fn metadata_of(&self, group: u32) -> std::ops::Range<u64> {
+        let start = self.group_start(group);
+        let first = if group == 0 { 0 } else { start + u64::from(self.parts[0]) };
+        first..start + u64::from(self.parts[3])
     }
 
     /// Bytes of a fragment, as a length.

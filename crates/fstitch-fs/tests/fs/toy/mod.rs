@@ -288,6 +288,7 @@ impl LowLevelFs for ToyFs {
             symlink_max: 1023,
             block_size,
             shift_unit: block_size,
+            hole_unit: block_size,
         }
     }
 

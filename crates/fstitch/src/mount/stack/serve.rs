@@ -17,7 +17,7 @@ use super::running::{Running, planned};
 use super::settle::Plan;
 use crate::control::Status;
 use crate::control::server::Server;
-use crate::mount::daemon::{Daemon, Place, mount_options};
+use crate::mount::daemon::{Daemon, Place, layered, mount_options};
 use crate::mount::{DEFAULT_WORKERS, background};
 
 /// How a volume ended, and whoever is to hear it when the whole stack has ended.
@@ -113,7 +113,8 @@ impl Served<'_> {
         let workers = described.options.workers.unwrap_or(DEFAULT_WORKERS);
         let places = (self.source(described), at);
         let options = mount_options(&described.options, places, workers, member.volume.fs.consistency())?;
-        Ok(Mount::new(Arc::clone(&member.volume.fs) as _, &options)?)
+        let shown = layered(Arc::clone(&member.volume.fs) as _, &described.options)?;
+        Ok(Mount::new(shown, &options)?)
     }
 
     /// What is mounted, for people: a path of this machine, or a volume and a path in it.

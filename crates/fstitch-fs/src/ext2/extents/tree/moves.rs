@@ -91,7 +91,7 @@ impl<N: Nodes> Tree<N> {
 
     /// Has an extent begin at `index`, where one goes over it.
     fn cut(&mut self, index: u64) -> Result<()> {
-        self.edit_each(&(index..index + 1), |extents, range, _| {
+        self.edit_each(&(index..index + 1), |extents, range, _, _| {
             let Some((at, _)) = met(extents, range) else { return };
             let [before, _] = outside(extents[at], range);
             let Some(before) = before else { return };
@@ -106,7 +106,8 @@ impl<N: Nodes> Tree<N> {
         let Entries::Leaf(extents) = &self.node(path.leaf).entries else { return Ok(()) };
         let at = extents.partition_point(|extent| u64::from(extent.block) < index);
         let around = at.saturating_sub(1)..at + 1;
-        join(extents_mut(self.change(path.leaf)), around);
+        let walls = self.walls_in(path.leaf);
+        join(extents_mut(self.change(path.leaf)), around, &walls);
         self.settle(path)
     }
 }

@@ -500,3 +500,55 @@ fn the_longest_extent_becomes_two_when_it_is_unwritten() {
     rig.run(0, |tree| tree.mark(&(0..40_000), false)).unwrap();
     assert_eq!(rig.root.entries, Entries::Leaf(vec![whole]));
 }
+
+#[test]
+fn no_written_extent_of_a_node_is_across_a_wall() {
+    let mut medium = Medium { room: 8, left: 100, ..Medium::default() };
+    let mut tree = Tree { copies: true, ..Tree::new(Node::empty_root(), &mut medium) };
+    let extent = |block, len| Extent { block, len, start: 1000 + u64::from(block), unwritten: false };
+    let met = |tree: &mut Tree<&mut Medium>| -> Vec<(u32, u32)> {
+        let (mut at, mut extents) = (0, Vec::new());
+        while let Found::In(extent) = tree.find(at).unwrap() {
+            extents.push((extent.block, extent.len));
+            at = extent.end();
+        }
+        extents
+    };
+    tree.walls = Walls::from_slice(&[10]);
+    tree.insert(extent(0, 10)).unwrap();
+    tree.insert(extent(10, 5)).unwrap();
+    assert_eq!(met(&mut tree), [(0, 15)], "a root lies with the length in the inode");
+    for block in [100, 200, 300, 400] {
+        tree.insert(extent(block, 1)).unwrap();
+    }
+    assert_eq!((tree.root.depth, met(&mut tree)), (1, vec![(0, 10), (10, 5)]));
+    tree.walls = Walls::from_slice(&[10, 15]);
+    tree.insert(extent(15, 5)).unwrap();
+    assert_eq!(met(&mut tree), [(0, 10), (10, 5), (15, 5)]);
+    tree.walls = Walls::from_slice(&[10, 20]);
+    assert!(!tree.would_join(extent(20, 1)).unwrap());
+    tree.insert(extent(20, 1)).unwrap();
+    assert_eq!(met(&mut tree), [(0, 10), (10, 10), (20, 1)], "the wall that is gone parts nothing any more");
+    tree.walls = Walls::from_slice(&[21]);
+    tree.mark(&(8..12), true).unwrap();
+    tree.mark(&(8..12), false).unwrap();
+    tree.insert(extent(21, 1)).unwrap();
+    tree.part_at(3).unwrap();
+    assert_eq!(met(&mut tree), [(0, 3), (3, 18), (21, 1)]);
+}
+
+#[test]
+fn more_walls_than_a_node_has_room_for_part_as_much_as_fits() {
+    let mut medium = Medium { room: 8, left: 100, ..Medium::default() };
+    let walls: Walls = (1..50).collect();
+    let mut tree = Tree { copies: true, walls, ..Tree::new(Node::empty_root(), &mut medium) };
+    for (block, len) in [(0, 50), (100, 1), (200, 1), (300, 1), (400, 1)] {
+        tree.insert(Extent { block, len, start: 1000 + u64::from(block), unwritten: false }).unwrap();
+    }
+    assert_eq!(tree.root.depth, 1);
+    assert_eq!(tree.find(1).unwrap(), Found::In(Extent { block: 1, len: 1, start: 1001, unwritten: false }));
+    assert_eq!(
+        tree.find(49).unwrap(),
+        Found::In(Extent { block: 3, len: 47, start: 1003, unwritten: false })
+    );
+}

@@ -14,8 +14,6 @@ use fstitch_core::order::rank;
 use fstitch_patch::Cache;
 use rustc_hash::{FxHashMap, FxHasher};
 
-use super::DirMemory;
-
 /// Bytes that one name takes in a table, its share of empty room included.
 const NAME_BYTES: usize = 32;
 /// Names that the smallest table has room for; each larger one has room for twice as many.
@@ -24,7 +22,7 @@ const NAMES_MIN: usize = 32;
 const LISTED_MIN: usize = 64;
 
 /// Where names are: positions are byte offsets in the directory, divided by 4.
-pub(super) struct NameIndex {
+pub(crate) struct NameIndex {
     first: FxHashMap<u64, u32>,
     /// Names whose hash another name has.
     collisions: Vec<(u64, u32)>,
@@ -77,7 +75,7 @@ impl NameIndex {
     }
 
     /// Adds a name that is at `position`.
-    pub(super) fn insert(&mut self, name: &[u8], position: u32) {
+    pub(crate) fn insert(&mut self, name: &[u8], position: u32) {
         let hash = hash(name);
         match self.first.entry(hash) {
             Entry::Occupied(_) => self.collisions.push((hash, position)),
@@ -91,7 +89,7 @@ impl NameIndex {
     }
 
     /// Removes the name that was at `position`.
-    pub(super) fn remove(&mut self, name: &[u8], position: u32) {
+    pub(crate) fn remove(&mut self, name: &[u8], position: u32) {
         let hash = hash(name);
         if self.first.get(&hash) == Some(&position) {
             self.first.remove(&hash);
@@ -105,42 +103,48 @@ impl NameIndex {
     }
 
     /// Where entries with this name's hash are.
-    pub(super) fn candidates(&self, name: &[u8]) -> impl Iterator<Item = u32> + '_ {
+    pub(crate) fn candidates(&self, name: &[u8]) -> impl Iterator<Item = u32> + '_ {
         let hash = hash(name);
         let others = self.collisions.iter().filter(move |(other, _)| *other == hash).map(|(_, at)| *at);
         self.first.get(&hash).copied().into_iter().chain(others)
     }
 }
 
-/// All indexes of a volume.
+/// What keeps an index of a directory's names.
+pub(crate) trait Indexed {
+    /// Does without it.
+    fn drop_index(&mut self);
+}
+
+/// All indexes of a volume, which are kept in `D`.
 #[derive(Debug)]
-pub(in crate::ext2) struct IndexCache {
+pub(crate) struct IndexCache<D> {
     bytes_max: usize,
     total: Arc<AtomicUsize>,
-    listed: Mutex<Listed, rank::Indexes>,
+    listed: Mutex<Listed<D>, rank::Indexes>,
 }
 
 /// Directories with an index, the one that got it first in front.
 #[derive(Debug)]
-struct Listed {
-    queue: VecDeque<Weak<Mutex<DirMemory, rank::Names>>>,
+struct Listed<D> {
+    queue: VecDeque<Weak<Mutex<D, rank::Names>>>,
     /// The length at which forgotten ones are looked for.
     tidy_at: usize,
 }
 
-impl IndexCache {
-    pub(in crate::ext2) fn new(bytes_max: usize) -> Self {
+impl<D: Indexed> IndexCache<D> {
+    pub(crate) fn new(bytes_max: usize) -> Self {
         let listed = Listed { queue: VecDeque::new(), tidy_at: LISTED_MIN };
         Self { bytes_max, total: Arc::default(), listed: Mutex::new(listed) }
     }
 
     /// The most names that one index may hold.
-    pub(super) fn names_max(&self) -> usize {
+    pub(crate) fn names_max(&self) -> usize {
         self.bytes_max / NAME_BYTES
     }
 
     /// An empty index.
-    pub(super) fn start(&self, cache: &Arc<Cache>) -> NameIndex {
+    pub(crate) fn start(&self, cache: &Arc<Cache>) -> NameIndex {
         NameIndex {
             first: FxHashMap::default(),
             collisions: Vec::new(),
@@ -150,7 +154,7 @@ impl IndexCache {
 
     /// Lists a directory that has just got an index, and drops the oldest indexes while there are too many.
     /// Indexes in use at the moment are left alone.
-    pub(super) fn admit(&self, dir: &Arc<Mutex<DirMemory, rank::Names>>) {
+    pub(crate) fn admit(&self, dir: &Arc<Mutex<D, rank::Names>>) {
         let mut listed = self.listed.lock();
         let Listed { queue, tidy_at } = &mut *listed;
         queue.push_back(Arc::downgrade(dir));
@@ -177,6 +181,17 @@ mod tests {
     use fstitch_core::{ManualClock, MemDevice};
     use fstitch_patch::CacheOptions;
 
+    #[derive(Default)]
+    struct DirMemory {
+        index: Option<NameIndex>,
+    }
+
+    impl Indexed for DirMemory {
+        fn drop_index(&mut self) {
+            self.index = None;
+        }
+    }
+
     fn cache() -> Arc<Cache> {
         let device = Arc::new(MemDevice::new(1024, 8));
         Cache::new(device, CacheOptions::default(), Arc::new(ManualClock::new()))
@@ -184,7 +199,7 @@ mod tests {
 
     #[test]
     fn names_are_found_until_removed() {
-        let all = IndexCache::new(1 << 20);
+        let all = IndexCache::<DirMemory>::new(1 << 20);
         let mut index = all.start(&cache());
         for at in 0..3000_u32 {
             index.insert(format!("name{at}").as_bytes(), at);
@@ -199,7 +214,7 @@ mod tests {
 
     #[test]
     fn colliding_names_are_all_kept() {
-        let mut index = IndexCache::new(1 << 20).start(&cache());
+        let mut index = IndexCache::<DirMemory>::new(1 << 20).start(&cache());
         for at in [1, 2, 3] {
             index.insert(b"same", at);
         }
@@ -210,7 +225,7 @@ mod tests {
 
     #[test]
     fn the_oldest_indexes_go_first() {
-        let all = IndexCache::new(NAMES_MIN * NAME_BYTES);
+        let all = IndexCache::<DirMemory>::new(NAMES_MIN * NAME_BYTES);
         let cache = cache();
         let dirs: Vec<Arc<Mutex<DirMemory, rank::Names>>> = (0..3).map(|_| Arc::default()).collect();
         for dir in &dirs {
@@ -225,7 +240,7 @@ mod tests {
 
     #[test]
     fn directories_that_are_forgotten_do_not_stay_listed() {
-        let all = IndexCache::new(1 << 20);
+        let all = IndexCache::<DirMemory>::new(1 << 20);
         let cache = cache();
         let kept: Vec<Arc<Mutex<DirMemory, rank::Names>>> = (0..100).map(|_| Arc::default()).collect();
         for dir in &kept {

@@ -1,0 +1,269 @@
+//! Changing attributes.
+//!
+//! **Orderings** (arrows read "comes after").
+//! - the length → what its caller says, and what holds it back ([`Inode::held`]);
+//! - a length that needs pointers which are new behind the end, or that leaves pointers behind the end: **one patch over both**, because an
+//!   inode with a pointer behind its length is one that a check clears;
+//! - what a shorter length leaves is free → that patch;
+//! - the number of names → what its caller says;
+//! - everything else: no order.
+//!
+//! **Crash cases.** After a shorter length, before the bits: leaked fragments; pointers behind the end in a block of pointers that is used in part,
+//! where a check expects them.
+
+use fstitch_core::num::to_u64;
+use fstitch_core::{Errno, Result, Timestamp};
+use fstitch_patch::{Block, PatchId, PatchIds};
+
+use super::layout::inode::{DIRECT, INDIRECT, LINKS_AT, MODE_AT, places, put_time};
+use super::path::tree_span;
+use super::volume::{Inode, Ufs};
+use crate::num::{idx, idx64, low16};
+use crate::uhfs::AttrChange;
+use fstitch_core::InodeFlags;
+
+/// What a shorter file has lost.
+enum Lost {
+    /// Fragments.
+    Run(u64, u64),
+    /// A tree of so many levels of blocks of pointers.
+    Tree(u64, usize),
+}
+
+impl Ufs {
+    /// Changes attributes after `befores`. Returns the patches.
+    pub(super) fn change_attr(
+        &self,
+        inode: &mut Inode,
+        change: &AttrChange,
+        befores: &[PatchId],
+    ) -> Result<PatchIds> {
+        if change.project.is_some() {
+            return Err(Errno::OPNOTSUPP.into());
+        }
+        let block = self.inode_block(inode)?;
+        let mut patches = PatchIds::new();
+        self.change_owner_and_mode(inode, &block, change, &mut patches);
+        self.change_times(inode, &block, change, &mut patches);
+        if let Some(nlink) = change.nlink {
+            let nlink =
+                u16::try_from(nlink).ok().filter(|&nlink| u32::from(nlink) <= self.format_limits().link_max);
+            inode.disk.nlink = nlink.ok_or(Errno::MLINK)?;
+            let mut raw = [0; 2];
+            self.sb.order.put_u16(&mut raw, 0, inode.disk.nlink);
+            let mut tx = self.cache.lock();
+            patches.push(inode.put(&mut tx, &block, (LINKS_AT, &raw), befores));
+        }
+        match change.size {
+            Some(size) if size > self.format_limits().size_max => return Err(Errno::FBIG.into()),
+            Some(size) if size < inode.disk.size => {
+                patches.extend(self.shorten(inode, &block, size, befores)?)
+            }
+            Some(size) => patches.extend(self.lengthen_to(inode, &block, size, befores)),
+            None => {}
+        }
+        self.remember(inode);
+        Ok(patches)
+    }
+
+    fn change_owner_and_mode(
+        &self,
+        inode: &mut Inode,
+        block: &Block,
+        change: &AttrChange,
+        patches: &mut PatchIds,
+    ) {
+        let (order, places) = (self.sb.order, places(self.sb.version));
+        let mut edits: Vec<(usize, u32, usize)> = Vec::new();
+        if let Some(perm) = change.perm {
+            inode.disk.perm = perm & 0o7777;
+            edits.push((MODE_AT, u32::from(inode.disk.kind.mode_bits() | inode.disk.perm), 2));
+        }
+        if let Some(uid) = change.uid {
+            inode.disk.uid = uid;
+            edits.push((places.uid, uid, 4));
+        }
+        if let Some(gid) = change.gid {
+            inode.disk.gid = gid;
+            edits.push((places.gid, gid, 4));
+        }
+        if let Some(flags) = change.flags {
+            inode.disk.flags = changed_flags(inode.disk.flags, flags);
+            edits.push((places.flags, inode.disk.flags, 4));
+        }
+        let mut tx = self.cache.lock();
+        for (at, value, len) in edits {
+            let mut raw = [0; 4];
+            if len == 2 {
+                order.put_u16(&mut raw, 0, low16(value));
+            } else {
+                order.put_u32(&mut raw, 0, value);
+            }
+            if tx.data(block)[inode.at.1 + at..inode.at.1 + at + len] != raw[..len] {
+                patches.push(inode.put(&mut tx, block, (at, &raw[..len]), &[]));
+            }
+        }
+    }
+
+    fn change_times(&self, inode: &mut Inode, block: &Block, change: &AttrChange, patches: &mut PatchIds) {
+        let places = places(self.sb.version);
+        let times = [change.atime, change.mtime, change.ctime];
+        if times.iter().all(Option::is_none) {
+            return;
+        }
+        let mut tx = self.cache.lock();
+        let before = tx.data(block)[inode.at.1..inode.at.1 + idx(self.sb.version.inode_size())].to_vec();
+        let mut after = before.clone();
+        for (at, time) in times.into_iter().enumerate() {
+            let Some(time) = time else { continue };
+            let time = self.storable(time);
+            put_time(&mut after, &self.sb, (places.seconds[at], places.nanos[at]), time);
+            match at {
+                0 => inode.disk.atime = time,
+                1 => inode.disk.mtime = time,
+                _ => inode.disk.ctime = time,
+            }
+        }
+        let differs = |at: &usize| before[*at] != after[*at];
+        let mut at = 0;
+        while let Some(from) = (at..after.len()).find(differs) {
+            // Fields of times that lie together are one patch.
+            let end = (from..after.len())
+                .take_while(|at| differs(at) || (at + 1..(at + 8).min(after.len())).any(|at| differs(&at)));
+            let to = end.last().map_or(from + 1, |last| last + 1);
+            patches.push(inode.put(&mut tx, block, (from, &after[from..to]), &[]));
+            at = to;
+        }
+    }
+
+    /// A time as it comes back after being stored.
+    pub(super) fn storable(&self, time: Timestamp) -> Timestamp {
+        match self.sb.version {
+            super::layout::superblock::Version::One => {
+                Timestamp { secs: time.secs.clamp(i64::from(i32::MIN), i64::from(i32::MAX)), ..time }
+            }
+            super::layout::superblock::Version::Two => time,
+        }
+    }
+
+    /// The patch of the length, with the pointers if they change with it.
+    fn put_size(
+        &self,
+        inode: &mut Inode,
+        block: &Block,
+        with_pointers: bool,
+        befores: &[PatchId],
+    ) -> PatchId {
+        let places = places(self.sb.version);
+        let mut tx = self.cache.lock();
+        let end = if with_pointers {
+            places.pointers + idx(self.sb.version.pointer_size()) * (DIRECT + INDIRECT)
+        } else {
+            places.size + 8
+        };
+        let mut raw = tx.data(block)[inode.at.1..inode.at.1 + idx(self.sb.version.inode_size())].to_vec();
+        self.sb.order.put_u64(&mut raw, places.size, inode.disk.size);
+        if with_pointers {
+            inode.disk.encode_pointers(&mut raw, &self.sb);
+        }
+        inode.put(&mut tx, block, (places.size, &raw[places.size..end]), befores)
+    }
+
+    fn lengthen_to(&self, inode: &mut Inode, block: &Block, size: u64, befores: &[PatchId]) -> PatchIds {
+        if size == inode.disk.size && !inode.is_ahead {
+            return PatchIds::new();
+        }
+        let mut befores = PatchIds::from_slice(befores);
+        befores.append(&mut inode.held);
+        inode.disk.size = size;
+        let with_pointers = std::mem::take(&mut inode.is_ahead);
+        let patch = self.put_size(inode, block, with_pointers, &befores);
+        if let Some((tail, count)) = self.tail_of(inode) {
+            // An allocation that came to nothing may have left more.
+            self.cut_tail(inode, (tail, count));
+        }
+        PatchIds::from_slice(&[patch])
+    }
+
+    /// Makes the file shorter: one patch of its length and of all pointers in the inode that it does not need any more.
+    fn shorten(&self, inode: &mut Inode, block: &Block, size: u64, befores: &[PatchId]) -> Result<PatchIds> {
+        let (lost, fragments) = self.lose(inode, size);
+        let mut befores = PatchIds::from_slice(befores);
+        befores.append(&mut inode.held);
+        inode.disk.size = size;
+        inode.last = None;
+        let with_pointers = std::mem::take(&mut inode.is_ahead) || !lost.is_empty();
+        let patch = self.put_size(inode, block, with_pointers, &befores);
+        inode.tail = self.tail_of(inode);
+        let mut freed = fragments;
+        let mut failed = None;
+        for lost in lost {
+            let done = match lost {
+                Lost::Run(start, count) => self
+                    .check_range(inode.ino, start, count)
+                    .and_then(|()| self.free(start, count, Some(patch))),
+                Lost::Tree(root, levels) => {
+                    self.free_tree(inode, root, levels, Some(patch)).map(|count| freed += count)
+                }
+            };
+            if let Err(error) = done {
+                // The rest leaks.
+                failed.get_or_insert(error);
+            }
+        }
+        if freed > 0 {
+            self.sub_sectors(inode, freed)?;
+        }
+        failed.map_or(Ok(PatchIds::from_slice(&[patch])), Err)
+    }
+
+    /// Takes out of the inode, in memory, what a file of `size` bytes does not need; returns it, and how many fragments of it lie in
+    /// runs.
+    fn lose(&self, inode: &mut Inode, size: u64) -> (Vec<Lost>, u64) {
+        let (keeps, per_block) = (self.blocks_of(size), self.per_block());
+        let mut lost = Vec::new();
+        let mut fragments = 0;
+        for at in 0..to_u64(DIRECT) {
+            let start = inode.disk.direct[idx64(at)];
+            if start == 0 {
+                continue;
+            }
+            let has = self.allocated_len(inode, at);
+            let needs = match at + 1 {
+                next if next < keeps => per_block,
+                next if next == keeps => self.block_len(size, at),
+                _ => 0,
+            };
+            if needs < has {
+                lost.push(Lost::Run(start + needs, has - needs));
+                fragments += has - needs;
+            }
+            if needs == 0 {
+                inode.disk.direct[idx64(at)] = 0;
+            }
+        }
+        for slot in 0..INDIRECT {
+            let root = inode.disk.indirect[slot];
+            if root != 0 && tree_span(DIRECT + slot, self.pointers()).0 >= keeps {
+                lost.push(Lost::Tree(root, slot + 1));
+                inode.disk.indirect[slot] = 0;
+            }
+        }
+        (lost, fragments)
+    }
+}
+
+/// The flags of the disk with those that users change as `flags` has them.
+fn changed_flags(now: u32, flags: InodeFlags) -> u32 {
+    use super::layout::inode::flag;
+    let pairs = [
+        (flag::NODUMP, flag::NODUMP, InodeFlags::NODUMP),
+        (flag::IMMUTABLE, flag::USER_IMMUTABLE, InodeFlags::IMMUTABLE),
+        (flag::APPEND, flag::USER_APPEND, InodeFlags::APPEND),
+    ];
+    pairs.into_iter().fold(now, |now, (any, users, ours)| match (now & any != 0, flags.has(ours)) {
+        (false, true) => now | users,
+        (true, false) => now & !any,
+        _ => now,
+    })
+}

@@ -1,0 +1,71 @@
+//! One run of all passes.
+
+use fstitch_core::{CheckReport, FindingClass, Result, Timestamp};
+
+use super::groups::{self, Layout};
+use super::state::{Mending, State};
+use super::volume::Volume;
+use super::{claims, connect, dirs, inodes, links, maps, supers};
+
+/// How to run.
+pub(super) struct Run {
+    pub(super) mending: Mending,
+    pub(super) now: Timestamp,
+    /// The volume was not unmounted in an orderly way.
+    pub(super) is_unclean: bool,
+}
+
+/// The report of a volume whose superblock is damaged.
+pub(super) fn hopeless(problem: impl Into<String>) -> CheckReport {
+    let mut report = CheckReport::default();
+    report.push(FindingClass::Corrupt, "superblock-damaged", problem);
+    report
+}
+
+impl Run {
+    /// All passes, up to the first that changed something; what was found, and how many changes were made.
+    pub(super) fn all(&self, volume: &Volume<'_>) -> Result<(CheckReport, u64)> {
+        if let Some(why) = supers::why_unusable(volume) {
+            return Ok((hopeless(why), 0));
+        }
+        let Some(layout) = Layout::of(volume) else { return Ok((hopeless("no maps"), 0)) };
+        let mut state = State::new(volume, self.mending, self.now);
+        self.passes(volume, &mut state, &layout)?;
+        if state.mended > 0 {
+            volume.source.flush()?;
+        }
+        Ok((state.report, state.mended))
+    }
+
+    fn passes(&self, volume: &Volume<'_>, state: &mut State, layout: &Layout) -> Result<()> {
+        supers::check(volume, state)?;
+        if state.mended > 0 {
+            return Ok(());
+        }
+        claims::claim_metadata(volume, state);
+        for group in 0..volume.shape.groups {
+            state.initialised.push(groups::initialised(volume, layout, group)?);
+        }
+        for group in 0..volume.shape.groups {
+            inodes::scan_group(volume, state, group)?;
+        }
+        claims::settle_shared(volume, state)?;
+        if state.mended > 0 {
+            return Ok(());
+        }
+        dirs::run(volume, state)?;
+        if state.mended > 0 {
+            return Ok(());
+        }
+        let tops = connect::run(volume, state)?;
+        if state.mended > 0 {
+            return Ok(());
+        }
+        links::run(volume, state, &tops)?;
+        if state.mended > 0 {
+            return Ok(());
+        }
+        maps::run(volume, state, layout)?;
+        supers::check_clean(volume, state, self.is_unclean)
+    }
+}

@@ -1,0 +1,267 @@
+//! Cylinder groups in use: their maps in memory, the counts that follow from these, and their locks.
+//!
+//! **Invariants.**
+//! 1. A group's maps in memory are those of its newest contents in the cache: both change under its lock.
+//! 2. What is free by number is counted from the maps. The counts that groups, summaries and superblock hold are written when the
+//!    volume is left clean ([`super::using`]), and believed by nobody before that.
+
+use fstitch_core::lock::{Mutex, MutexGuard};
+use fstitch_core::num::{to_u64, to_usize};
+use fstitch_core::order::rank;
+use fstitch_core::{BlockKind, BlockNo, Error, Result, Structure};
+use fstitch_patch::{Blocks, PatchId, PatchIds, Tx};
+
+use super::layout::group::Group;
+use super::layout::superblock::{Superblock, Totals};
+use super::volume::Ufs;
+use crate::bits::bit;
+use crate::num::{low32, small};
+use crate::pending::Pending;
+
+/// Bits of a byte.
+const BYTE: u32 = 8;
+
+/// All groups of a volume, read when first used.
+pub(super) struct Groups(Vec<Mutex<Option<Box<State>>, rank::Group>>);
+
+/// A group in memory.
+pub(super) struct State {
+    /// As it was read: where its parts are, and what it counted.
+    pub(super) read: Group,
+    /// Free fragments.
+    free: Vec<u8>,
+    /// Inodes in use.
+    used: Vec<u8>,
+    /// What is free, and how many inodes are directories.
+    pub(super) counts: Totals,
+    /// Where the search for blocks goes on, and that for inodes: none before is free.
+    pub(super) block_cursor: u32,
+    pub(super) inode_cursor: u32,
+    /// What was freed while the pointer to it may be on the medium, and the same of inodes.
+    pub(super) pending: Pending,
+    pub(super) pending_inodes: Pending,
+    /// How many inodes have ever been written, and the patch that says so.
+    pub(super) initialised: (u32, PatchId),
+    /// It differs from what is on the medium, counts included.
+    pub(super) is_changed: bool,
+}
+
+/// A locked group with its blocks.
+pub(super) struct OpenGroup<'v> {
+    pub(super) no: u32,
+    pub(super) blocks: Blocks,
+    state: MutexGuard<'v, Option<Box<State>>>,
+    per_block: u32,
+    fragment_bits: u32,
+}
+
+/// Which of a group's maps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Map {
+    Fragments,
+    Inodes,
+}
+
+impl Groups {
+    pub(super) fn new(sb: &Superblock) -> Self {
+        Self(std::iter::repeat_with(Mutex::default).take(to_usize(sb.groups)).collect())
+    }
+}
+
+impl Ufs {
+    /// Locks a group, reading it if need be.
+    pub(super) fn open_group(&self, no: u32) -> Result<OpenGroup<'_>> {
+        let at = self.group_block(no)?;
+        let count = u64::from(self.sb.group_size).div_ceil(u64::from(self.sb.fragment_size));
+        let wanted: Vec<_> = (at..at + count).map(|at| (BlockNo(at), BlockKind::GroupDescriptor)).collect();
+        let blocks = self.cache.read_many(&wanted)?;
+        let mut state = self.groups.0[to_usize(no)].lock();
+        if state.is_none() {
+            let mut bytes = Vec::new();
+            for block in &blocks {
+                bytes.extend_from_slice(&block.snapshot());
+            }
+            bytes.truncate(to_usize(self.sb.group_size));
+            let read = State::new(Group::parse(bytes, no, BlockNo(at), &self.sb)?, &self.sb);
+            self.check_own(no, &read)?;
+            *state = Some(Box::new(read));
+        }
+        let fragment_bits = self.sb.fragment_size * BYTE;
+        Ok(OpenGroup { no, blocks, state, per_block: self.sb.fragments_per_block(), fragment_bits })
+    }
+
+    /// Fails if something of the volume's own is called free: files would get it.
+    fn check_own(&self, no: u32, read: &State) -> Result<()> {
+        let sb = &self.sb;
+        let (first, end) = (sb.group_first(no), sb.group_first(no) + u64::from(read.read.fragments));
+        let (at, bytes) = sb.summaries;
+        let summaries = at..at.saturating_add(u64::from(bytes).div_ceil(u64::from(sb.fragment_size)));
+        for own in [sb.metadata_of(no), summaries] {
+            let here = own.start.max(first)..own.end.min(end);
+            if let Some(free) = here.into_iter().find(|&at| read.is_free(low32(at - first))) {
+                let problem = format!("fragment {free}, which is metadata, is called free");
+                return Err(Error::corrupt(Structure::BlockBitmap(u64::from(no)), None, problem));
+            }
+        }
+        Ok(())
+    }
+
+    /// The groups that were changed.
+    pub(super) fn changed_groups(&self) -> Vec<u32> {
+        let is_changed = |state: &Mutex<Option<Box<State>>, rank::Group>| {
+            state.lock().as_ref().is_some_and(|state| state.is_changed)
+        };
+        (0..).zip(&self.groups.0).filter(|(_, state)| is_changed(state)).map(|(no, _)| no).collect()
+    }
+}
+
+impl State {
+    fn new(read: Group, sb: &Superblock) -> Self {
+        let len = |bits: u32| to_usize(bits.div_ceil(BYTE));
+        let mut free = read.part(read.free_fragments, len(sb.group_fragments)).to_vec();
+        // What is behind the end of the last group is nobody's.
+        for at in read.fragments..small(free.len()) * BYTE {
+            free[to_usize(at / BYTE)] &= !(1 << (at % BYTE));
+        }
+        let used = read.part(read.used_inodes, len(sb.group_inodes)).to_vec();
+        let initialised = (read.initialised, PatchId::NONE);
+        let mut state = Self {
+            counts: Totals { directories: read.totals.directories, ..Totals::default() },
+            read,
+            free,
+            used,
+            block_cursor: 0,
+            inode_cursor: 0,
+            pending: Pending::default(),
+            pending_inodes: Pending::default(),
+            initialised,
+            is_changed: false,
+        };
+        let per_block = sb.fragments_per_block();
+        for block in 0..state.read.fragments.div_ceil(per_block) {
+            state.count(block, per_block, true);
+        }
+        state.counts.inodes =
+            (0..sb.group_inodes).filter(|&at| !bit(&state.used, to_usize(at))).fold(0, |n, _| n + 1);
+        state
+    }
+
+    /// The fragments of a block, as many bits as it has, and which of them are free.
+    pub(super) fn free_in(&self, block: u32, per_block: u32) -> u32 {
+        let first = block * per_block;
+        let byte = u32::from(self.free.get(to_usize(first / BYTE)).copied().unwrap_or(0));
+        byte >> (first % BYTE) & ((1 << per_block) - 1)
+    }
+
+    /// Adds what is free in a block to the counts, or takes it off.
+    fn count(&mut self, block: u32, per_block: u32, adds: bool) {
+        let free = self.free_in(block, per_block).count_ones();
+        let (blocks, fragments) = if free == per_block { (1, 0) } else { (0, u64::from(free)) };
+        let change =
+            |count: &mut u64, by: u64| *count = if adds { *count + by } else { count.saturating_sub(by) };
+        change(&mut self.counts.blocks, blocks);
+        change(&mut self.counts.fragments, fragments);
+    }
+
+    pub(super) fn is_inode_used(&self, at: u32) -> bool {
+        bit(&self.used, to_usize(at))
+    }
+
+    pub(super) fn is_free(&self, at: u32) -> bool {
+        bit(&self.free, to_usize(at))
+    }
+
+    /// Whether so many fragments from `at` on are free and, unless `pending`, known to be so on the medium.
+    pub(super) fn are_free(&self, at: u32, count: u32, pending: bool) -> bool {
+        (at..at + count).all(|at| self.is_free(at))
+            && (pending || self.pending.next_from(at).is_none_or(|(start, _)| start >= at + count))
+    }
+}
+
+impl std::ops::Deref for OpenGroup<'_> {
+    type Target = State;
+
+    fn deref(&self) -> &State {
+        self.state.as_deref().expect("opening a group has read it")
+    }
+}
+
+impl std::ops::DerefMut for OpenGroup<'_> {
+    fn deref_mut(&mut self) -> &mut State {
+        self.state.as_deref_mut().expect("opening a group has read it")
+    }
+}
+
+impl OpenGroup<'_> {
+    /// Marks `count` fragments or inodes from `at` on as used or free, after `befores`; all of them are the other way now. Returns the
+    /// patches.
+    pub(super) fn mark(
+        &mut self,
+        tx: &mut Tx<'_>,
+        map: Map,
+        (at, count): (u32, u32),
+        used: bool,
+        befores: &[PatchId],
+    ) -> PatchIds {
+        let (base, value) = match map {
+            Map::Fragments => (self.read.free_fragments, !used),
+            Map::Inodes => (self.read.used_inodes, used),
+        };
+        self.recount(map, (at, count), false);
+        for at in at..at + count {
+            let map = match map {
+                Map::Fragments => &mut self.free,
+                Map::Inodes => &mut self.used,
+            };
+            let mask = 1 << (at % BYTE);
+            let byte = &mut map[to_usize(at / BYTE)];
+            *byte = if value { *byte | mask } else { *byte & !mask };
+        }
+        self.recount(map, (at, count), true);
+        self.is_changed = true;
+        let mut patches = PatchIds::new();
+        let mut first = to_u64(base) * u64::from(BYTE) + u64::from(at);
+        let end = first + u64::from(count);
+        while first < end {
+            let (block, within) = (first / u64::from(self.fragment_bits), low32(first) % self.fragment_bits);
+            let len = low32(end - first).min(self.fragment_bits - within);
+            patches.extend(tx.bits(&self.blocks[to_usize(block)], within, len, value, befores));
+            first += u64::from(len);
+        }
+        patches
+    }
+
+    /// Adds what is free around `at` to the counts, or takes it off.
+    fn recount(&mut self, map: Map, (at, count): (u32, u32), adds: bool) {
+        let per_block = self.per_block;
+        match map {
+            Map::Fragments => {
+                for block in at / per_block..(at + count).div_ceil(per_block) {
+                    self.count(block, per_block, adds);
+                }
+            }
+            Map::Inodes => {
+                let free = (at..at + count).fold(0, |n, at| n + u64::from(!self.is_inode_used(at)));
+                let counts = &mut self.counts;
+                counts.inodes = if adds { counts.inodes + free } else { counts.inodes.saturating_sub(free) };
+            }
+        }
+    }
+
+    /// Patches bytes of the group's block from byte `at` on.
+    pub(super) fn put(&self, tx: &mut Tx<'_>, at: usize, bytes: &[u8], befores: &[PatchId]) -> PatchIds {
+        let fragment = to_usize(self.fragment_bits / BYTE);
+        let mut patches = PatchIds::new();
+        let mut done = 0;
+        while done < bytes.len() {
+            let (block, within) = ((at + done) / fragment, (at + done) % fragment);
+            let len = (bytes.len() - done).min(fragment - within);
+            let part = &bytes[done..done + len];
+            if tx.data(&self.blocks[block])[within..within + len] != *part {
+                patches.push(tx.bytes(&self.blocks[block], within, part, befores));
+            }
+            done += len;
+        }
+        patches
+    }
+}

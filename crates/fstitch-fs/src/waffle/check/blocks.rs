@@ -1,0 +1,230 @@
+//! The first pass: every reference of every tree, and the map.
+
+use std::collections::BTreeMap;
+
+use fstitch_core::num::to_usize;
+use fstitch_core::{BlockKind, CheckReport, FileKind, Le, Result};
+use rustc_hash::FxHashMap;
+
+use super::super::layout::inode::{INODE_BYTES, INODES_IN_BLOCK, Inode, Slot, place};
+use super::super::layout::pointer::{Fork, Ref, span};
+use super::super::layout::record::TreeKind;
+use super::super::layout::{BLOCK, FAN, REGION};
+use super::super::snapshot::before;
+use super::super::state::State;
+use super::super::tree::{Key, Obj};
+use super::{damage, note};
+
+const WORDS: usize = BLOCK / 8;
+/// Findings about single blocks of one region; the rest is one more.
+const LISTED: u32 = 8;
+
+/// What is being looked at.
+#[derive(Clone, Copy)]
+struct At {
+    /// The tree before this one, and its last generation.
+    before: Option<(usize, u64)>,
+    /// What leaves of contents hold.
+    kind: BlockKind,
+    /// Leaves from this one on may not be there.
+    end: u64,
+}
+
+struct Blocks<'a> {
+    state: &'a State,
+    report: &'a mut CheckReport,
+    marks: BTreeMap<u64, Box<[u64; WORDS]>>,
+    /// References beyond the first.
+    more: FxHashMap<u64, u32>,
+}
+
+/// Follows every reference, and compares what they lead to with the map.
+pub(super) fn check(state: &State, report: &mut CheckReport) -> Result<()> {
+    let mut blocks = Blocks { state, report, marks: BTreeMap::new(), more: FxHashMap::default() };
+    let whole = At { before: None, kind: BlockKind::GroupDescriptor, end: u64::MAX };
+    blocks.fork(whole, Obj::Trees, state.root.trees)?;
+    blocks.fork(whole, Obj::Shared, state.root.shared)?;
+    let mut order: Vec<usize> = (0..state.trees.len()).filter(|&tree| state.trees[tree].is_some()).collect();
+    order.sort_by_key(|&number| {
+        let tree = state.trees[number].as_ref();
+        tree.map(|tree| (tree.kind == TreeKind::Head, tree.generation))
+    });
+    for number in order {
+        let Some(tree) = &state.trees[number] else { continue };
+        let at = At { before: before(&state.trees, tree), ..whole };
+        blocks.fork(at, Obj::Inodes, tree.inodes)?;
+    }
+    blocks.shares()?;
+    blocks.map()
+}
+
+impl Blocks<'_> {
+    fn fork(&mut self, at: At, obj: Obj, fork: Fork) -> Result<()> {
+        if fork.root.is_none() {
+            return Ok(());
+        }
+        self.follow(at, (obj, fork.height, 0), fork.root)
+    }
+
+    fn follow(&mut self, at: At, key: Key, reference: Ref) -> Result<()> {
+        let (obj, level, index) = key;
+        if let Some(problem) = reference.problem(self.state.data(), self.state.root.generation) {
+            damage(self.report, "reference", State::damaged(key, None, problem).to_string());
+            return Ok(());
+        }
+        if index.saturating_mul(span(level)) >= at.end {
+            let problem = format!("block {} is behind the end", reference.block);
+            damage(self.report, "behind-end", State::damaged(key, None, problem).to_string());
+        }
+        if let Some((older, generation)) = at.before
+            && reference.birth <= generation
+        {
+            return self.compare_trees(older, key, reference);
+        }
+        if !self.mark(reference) {
+            // It was followed before, or it is a block of a file that another one has as well.
+            return Ok(());
+        }
+        let kind = if level == 0 && matches!(obj, Obj::Data(_)) { at.kind } else { obj.kind(level) };
+        let found = self.state.load(reference, key, kind);
+        let Some(bytes) = note(self.report, "block-damaged", found)? else { return Ok(()) };
+        if level > 0 {
+            for slot in 0..FAN {
+                let below = Ref::slot(&bytes, to_usize(slot));
+                if below != Ref::NONE {
+                    self.follow(at, (obj, level - 1, index * FAN + slot), below)?;
+                }
+            }
+            return Ok(());
+        }
+        if obj == Obj::Inodes { self.inodes(at, index, &bytes) } else { Ok(()) }
+    }
+
+    /// A block that was there before a tree: the tree before has it at the same place.
+    fn compare_trees(&mut self, older: usize, key: Key, reference: Ref) -> Result<()> {
+        let (obj, level, index) = key;
+        let theirs = match self.state.reference(older, obj, level, index) {
+            Err(fstitch_core::Error::Errno(_)) => Ok(Ref::NONE),
+            found => found,
+        };
+        let theirs = note(self.report, "block-damaged", theirs)?;
+        if theirs.is_some_and(|theirs| theirs != reference) {
+            let problem = "it is older than the tree, and the tree before has another one here";
+            let text = State::damaged(key, reference.block, problem).to_string();
+            damage(self.report, "block-moved", text);
+        }
+        Ok(())
+    }
+
+    fn inodes(&mut self, at: At, leaf: u64, bytes: &[u8]) -> Result<()> {
+        for ino in leaf * INODES_IN_BLOCK..(leaf + 1) * INODES_IN_BLOCK {
+            let (_, from) = place(ino);
+            let slot = Slot::decode(&bytes[from..from + INODE_BYTES], ino);
+            let Some(Slot::Used(inode)) = note(self.report, "inode", slot)? else { continue };
+            if ino == 0 {
+                damage(self.report, "inode", "inode 0 is in use");
+                continue;
+            }
+            self.contents(at, &inode)?;
+        }
+        Ok(())
+    }
+
+    fn contents(&mut self, at: At, inode: &Inode) -> Result<()> {
+        let blocks = |bytes: u64| bytes.div_ceil(super::super::layout::BLOCK_BYTES);
+        let (kind, end) = match inode.kind {
+            FileKind::Directory => (BlockKind::Directory, 1 << inode.depth),
+            FileKind::Regular => (BlockKind::Data, blocks(inode.size)),
+            FileKind::Symlink if !inode.is_inline() => (BlockKind::Data, blocks(inode.size)),
+            _ => (BlockKind::Data, 0),
+        };
+        self.fork(At { kind, end, ..at }, Obj::Data(inode.ino), inode.data)?;
+        let end = blocks(inode.xattrs_len.into());
+        self.fork(At { end, ..at }, Obj::Xattrs(inode.ino), inode.xattrs)
+    }
+
+    /// Notes that there is a reference to a block; whether it is the first.
+    fn mark(&mut self, reference: Ref) -> bool {
+        let (region, bit) = (reference.block / REGION, reference.block % REGION);
+        let words = self.marks.entry(region).or_insert_with(|| Box::new([0; WORDS]));
+        let (word, mask) = (to_usize(bit / 64), 1 << (bit % 64));
+        let is_first = words[word] & mask == 0;
+        if !is_first {
+            *self.more.entry(reference.block).or_default() += 1;
+        }
+        words[word] |= mask;
+        is_first
+    }
+
+    /// The table of shared blocks has the references beyond the first.
+    fn shares(&mut self) -> Result<()> {
+        let state = self.state;
+        let mut leaves = Vec::new();
+        let walked = state.walk_leaves(state.head, Obj::Shared, (0, u64::MAX), &mut |leaf| {
+            leaves.push(leaf);
+            true
+        });
+        note(self.report, "shares", walked)?;
+        for leaf in leaves {
+            let node = state.node(state.head, Obj::Shared, 0, leaf);
+            let Some(Some(node)) = note(self.report, "shares", node)? else { continue };
+            for (slot, counts) in node.chunks_exact(4).enumerate() {
+                let block = leaf * 1024 + fstitch_core::num::to_u64(slot);
+                let (said, found) = (Le::u32(counts, 0), self.more.remove(&block).unwrap_or(0));
+                if said != found {
+                    let text = format!("block {block} has {found} more references, and {said} are said");
+                    damage(self.report, "shares", text);
+                }
+            }
+        }
+        let mut rest: Vec<u64> = self.more.keys().copied().collect();
+        rest.sort_unstable();
+        for block in rest {
+            damage(self.report, "block-used-twice", format!("block {block} has more than one user"));
+        }
+        Ok(())
+    }
+
+    fn map(&mut self) -> Result<()> {
+        let state = self.state;
+        let mut free = 0;
+        for region in 0..state.map.shape().counts[0] {
+            let words = state.map.words(&state.cache, region);
+            let Some(words) = note(self.report, "map", words)? else { continue };
+            free += words.iter().map(|word| u64::from(word.count_zeros())).sum::<u64>();
+            let marks = self.marks.remove(&region).unwrap_or_else(|| Box::new([0; WORDS]));
+            self.compare_region(region, &words, &marks);
+        }
+        if free != state.root.free {
+            let text = format!("the root says that {} blocks are free, the map {free}", state.root.free);
+            damage(self.report, "free-count", text);
+        }
+        Ok(())
+    }
+
+    fn compare_region(&mut self, region: u64, words: &[u64; WORDS], marks: &[u64; WORDS]) {
+        let (first, end) = self.state.data();
+        let mut listed = 0;
+        for bit in 0..REGION {
+            let block = region * REGION + bit;
+            let is = |words: &[u64; WORDS]| words[to_usize(bit / 64)] >> (bit % 64) & 1 == 1;
+            let (is_marked, is_reached) = (is(words), is(marks));
+            if is_marked == is_reached || !(first..end).contains(&block) {
+                continue;
+            }
+            listed += 1;
+            if listed > LISTED {
+                self.report.push(
+                    fstitch_core::FindingClass::Corrupt,
+                    "map-more",
+                    format!("region {region}: there are more blocks like these"),
+                );
+                return;
+            }
+            match is_reached {
+                true => damage(self.report, "block-free-in-use", format!("block {block} is used, and free")),
+                false => damage(self.report, "block-leaked", format!("block {block} is nobody's, and used")),
+            }
+        }
+    }
+}

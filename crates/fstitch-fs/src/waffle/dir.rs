@@ -1,0 +1,274 @@
+//! Directories: names in leaves by the upper bits of their keys.
+//!
+//! A look reads one leaf, a change writes one. A leaf that has no room doubles the directory: each leaf becomes two. Where a listing goes
+//! on is said by a key, so it stays valid while the directory changes.
+
+use fstitch_core::{Errno, Error, FileKind, Le, Result, Structure};
+
+use super::layout::inode::{DEPTH_MAX, Inode};
+use super::layout::{BLOCK, KEY_BITS, name_key};
+use super::state::State;
+use super::tree::Obj;
+
+const MAGIC: u32 = u32::from_le_bytes(*b"WFDR");
+const HEAD: usize = 16;
+/// Bytes of an entry before its name.
+const ENTRY: usize = 18;
+const MODE_SHIFT: u32 = 12;
+
+/// A name in a leaf.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Entry<'a> {
+    pub(super) ino: u64,
+    pub(super) key: u64,
+    pub(super) kind: FileKind,
+    pub(super) name: &'a [u8],
+    /// Its first byte in the leaf.
+    at: usize,
+}
+
+impl Entry<'_> {
+    fn len(&self) -> usize {
+        ENTRY + self.name.len()
+    }
+}
+
+/// A name that was found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Found {
+    pub(super) ino: u64,
+    pub(super) kind: FileKind,
+}
+
+fn damaged(dir: u64, at: usize, problem: impl Into<String>) -> Error {
+    let problem = format!("in directory {dir}: {}", problem.into());
+    Error::corrupt(Structure::DirectoryEntry(Some(at)), None, problem)
+}
+
+fn kind_code(kind: FileKind) -> u8 {
+    u8::try_from(kind.mode_bits() >> MODE_SHIFT).expect("four bits")
+}
+
+/// The leaf of a key.
+fn leaf_of(key: u64, depth: u8) -> u64 {
+    if depth == 0 { 0 } else { key >> (KEY_BITS - u32::from(depth)) }
+}
+
+/// The entries of a leaf of a directory of this depth.
+///
+/// # Errors
+/// `Corrupt`.
+pub(super) fn entries(bytes: &[u8], dir: u64, (leaf, depth): (u64, u8)) -> Result<Vec<Entry<'_>>> {
+    let (used, count) = (usize::from(Le::u16(bytes, 4)), usize::from(Le::u16(bytes, 6)));
+    if Le::u32(bytes, 0) != MAGIC || !(HEAD..=BLOCK).contains(&used) || Le::u64(bytes, 8) != dir {
+        return Err(damaged(dir, 0, format!("leaf {leaf} is none of it")));
+    }
+    let mut entries = Vec::with_capacity(count.min(BLOCK / ENTRY));
+    let mut at = HEAD;
+    while at < used {
+        let entry = bytes[..used].get(at..at + ENTRY).map(|head| (head, usize::from(head[16])));
+        let entry = entry.and_then(|(head, len)| {
+            let name = bytes[..used].get(at + ENTRY..at + ENTRY + len)?;
+            let kind = FileKind::from_mode(u16::from(head[17]) << MODE_SHIFT)?;
+            Some(Entry { ino: Le::u64(head, 0), key: Le::u64(head, 8), kind, name, at })
+        });
+        let entry = entry.ok_or_else(|| damaged(dir, at, "it ends behind the leaf, or is of no kind"))?;
+        let is_name = !entry.name.is_empty() && !entry.name.contains(&b'/') && !entry.name.contains(&0);
+        if !is_name || entry.ino == 0 || entry.key >> KEY_BITS != 0 || leaf_of(entry.key, depth) != leaf {
+            return Err(damaged(dir, at, "no name, no inode, or not in its leaf"));
+        }
+        at += entry.len();
+        entries.push(entry);
+    }
+    if entries.len() != count {
+        return Err(damaged(dir, 0, format!("leaf {leaf} has {} names, and says {count}", entries.len())));
+    }
+    Ok(entries)
+}
+
+/// A leaf without names.
+fn start(bytes: &mut [u8], dir: u64) {
+    bytes.fill(0);
+    Le::put_u32(bytes, 0, MAGIC);
+    put_used(bytes, HEAD, 0);
+    Le::put_u64(bytes, 8, dir);
+}
+
+fn put_used(bytes: &mut [u8], used: usize, count: usize) {
+    Le::put_u16(bytes, 4, u16::try_from(used).expect("a leaf is short"));
+    Le::put_u16(bytes, 6, u16::try_from(count).expect("a leaf has few names"));
+}
+
+/// Adds an entry that there is room for.
+fn push(bytes: &mut [u8], entry: &Entry<'_>) {
+    let at = usize::from(Le::u16(bytes, 4));
+    Le::put_u64(bytes, at, entry.ino);
+    Le::put_u64(bytes, at + 8, entry.key);
+    bytes[at + 16] = u8::try_from(entry.name.len()).expect("names are checked");
+    bytes[at + 17] = kind_code(entry.kind);
+    bytes[at + ENTRY..at + entry.len()].copy_from_slice(entry.name);
+    put_used(bytes, at + entry.len(), usize::from(Le::u16(bytes, 6)) + 1);
+}
+
+impl State {
+    /// Finds a name in a directory of a tree.
+    ///
+    /// # Errors
+    /// `Io`, `Corrupt`.
+    pub(super) fn find(&self, tree: usize, dir: &Inode, name: &[u8]) -> Result<Option<Found>> {
+        let leaf = leaf_of(name_key(name, self.root.seed), dir.depth);
+        let Some(bytes) = self.node(tree, Obj::Data(dir.ino), 0, leaf)? else { return Ok(None) };
+        let entries = entries(&bytes, dir.ino, (leaf, dir.depth))?;
+        let found = entries.iter().find(|entry| entry.name == name);
+        Ok(found.map(|entry| Found { ino: entry.ino, kind: entry.kind }))
+    }
+
+    /// Adds a name that is not there.
+    ///
+    /// # Errors
+    /// `Io`, `Corrupt`; `ENOSPC` if no depth has room for it.
+    pub(super) fn add_name(&mut self, dir: u64, name: &[u8], ino: u64, kind: FileKind) -> Result<()> {
+        let wanted = name_key(name, self.root.seed);
+        loop {
+            let inode = self.inode(self.head, dir)?;
+            let leaf = leaf_of(wanted, inode.depth);
+            let old = self.node(self.head, Obj::Data(dir), 0, leaf)?;
+            let used = old.as_ref().map_or(HEAD, |bytes| usize::from(Le::u16(bytes, 4)));
+            if used + ENTRY + name.len() > BLOCK {
+                self.double(&inode)?;
+                continue;
+            }
+            if let Some(bytes) = &old
+                && entries(bytes, dir, (leaf, inode.depth))?.iter().any(|entry| entry.key == wanted)
+            {
+                return Err(Errno::NOSPC.into());
+            }
+            let bytes = self.touch(Obj::Data(dir), 0, leaf)?;
+            if old.is_none() {
+                start(bytes, dir);
+            }
+            push(bytes, &Entry { ino, key: wanted, kind, name, at: 0 });
+            return self.change_inode(dir, |inode| {
+                inode.size = inode.size.saturating_add(1);
+                inode.blocks = inode.blocks.saturating_add(u64::from(old.is_none()));
+            });
+        }
+    }
+
+    /// Makes two leaves of each.
+    fn double(&mut self, dir: &Inode) -> Result<()> {
+        if dir.depth == DEPTH_MAX {
+            return Err(Errno::NOSPC.into());
+        }
+        let (obj, depth) = (Obj::Data(dir.ino), dir.depth + 1);
+        let mut leaves = Vec::new();
+        self.walk_leaves(self.head, obj, (0, u64::MAX), &mut |leaf| {
+            leaves.push(leaf);
+            true
+        })?;
+        let mut added: u64 = 0;
+        // From the last one on: two leaves take the places of leaves that were split before.
+        for leaf in leaves.into_iter().rev() {
+            let Some(bytes) = self.node(self.head, obj, 0, leaf)? else { continue };
+            let all = entries(&bytes, dir.ino, (leaf, dir.depth))?;
+            self.cut(obj, leaf, leaf + 1)?;
+            for half in [2 * leaf, 2 * leaf + 1] {
+                let mut of_half = all.iter().filter(|entry| leaf_of(entry.key, depth) == half).peekable();
+                if of_half.peek().is_none() {
+                    continue;
+                }
+                let new = self.touch(obj, 0, half)?;
+                start(new, dir.ino);
+                of_half.for_each(|entry| push(new, entry));
+                added += 1;
+            }
+        }
+        self.change_inode(dir.ino, |inode| (inode.depth, inode.blocks) = (depth, added))
+    }
+
+    /// Where an entry is: its leaf and the byte there.
+    fn locate(&self, dir: &Inode, name: &[u8]) -> Result<(u64, usize)> {
+        let leaf = leaf_of(name_key(name, self.root.seed), dir.depth);
+        let bytes = self.node(self.head, Obj::Data(dir.ino), 0, leaf)?.ok_or(Errno::NOENT)?;
+        let entries = entries(&bytes, dir.ino, (leaf, dir.depth))?;
+        let entry = entries.iter().find(|entry| entry.name == name).ok_or(Errno::NOENT)?;
+        Ok((leaf, entry.at))
+    }
+
+    /// Lets a name that is there name another inode.
+    ///
+    /// # Errors
+    /// `Io`, `Corrupt`, `ENOENT`.
+    pub(super) fn replace_name(&mut self, dir: u64, name: &[u8], ino: u64, kind: FileKind) -> Result<()> {
+        let (leaf, at) = self.locate(&self.inode(self.head, dir)?, name)?;
+        let bytes = self.touch(Obj::Data(dir), 0, leaf)?;
+        Le::put_u64(bytes, at, ino);
+        bytes[at + 17] = kind_code(kind);
+        Ok(())
+    }
+
+    /// Removes a name.
+    ///
+    /// # Errors
+    /// `Io`, `Corrupt`, `ENOENT`.
+    pub(super) fn remove_name(&mut self, dir: u64, name: &[u8]) -> Result<()> {
+        let obj = Obj::Data(dir);
+        let inode = self.inode(self.head, dir)?;
+        let (leaf, at) = self.locate(&inode, name)?;
+        if inode.size <= 1 {
+            self.cut(obj, 0, u64::MAX)?;
+            return self.change_inode(dir, |inode| (inode.size, inode.blocks, inode.depth) = (0, 0, 0));
+        }
+        let bytes = self.touch(obj, 0, leaf)?;
+        let (used, count) = (usize::from(Le::u16(bytes, 4)), usize::from(Le::u16(bytes, 6)));
+        let len = ENTRY + name.len();
+        bytes.copy_within(at + len..used, at);
+        bytes[used - len..used].fill(0);
+        put_used(bytes, used - len, count - 1);
+        if count == 1 {
+            self.cut(obj, leaf, leaf + 1)?;
+        }
+        self.change_inode(dir, |inode| {
+            inode.size -= 1;
+            inode.blocks = inode.blocks.saturating_sub(u64::from(count == 1));
+        })
+    }
+
+    /// Tells of names from key `from` on, in the order of their keys, until `visit` says no.
+    ///
+    /// # Errors
+    /// `Io`, `Corrupt`.
+    pub(super) fn list(
+        &self,
+        tree: usize,
+        dir: &Inode,
+        from: u64,
+        visit: &mut dyn FnMut(&Entry<'_>) -> bool,
+    ) -> Result<()> {
+        if from >> KEY_BITS != 0 {
+            return Ok(());
+        }
+        let mut next = leaf_of(from, dir.depth);
+        for _ in 0..=self.root.blocks {
+            let mut found = None;
+            self.walk_leaves(tree, Obj::Data(dir.ino), (next, u64::MAX), &mut |leaf| {
+                found = Some(leaf);
+                false
+            })?;
+            let Some(leaf) = found else { return Ok(()) };
+            if leaf >> dir.depth != 0 {
+                return Err(damaged(dir.ino, 0, format!("leaf {leaf} at depth {}", dir.depth)));
+            }
+            if let Some(bytes) = self.node(tree, Obj::Data(dir.ino), 0, leaf)? {
+                let mut all = entries(&bytes, dir.ino, (leaf, dir.depth))?;
+                all.retain(|entry| entry.key >= from);
+                all.sort_unstable_by_key(|entry| entry.key);
+                if !all.iter().all(&mut *visit) {
+                    return Ok(());
+                }
+            }
+            next = leaf + 1;
+        }
+        Err(damaged(dir.ino, 0, "it has more leaves than the volume has blocks"))
+    }
+}

@@ -1,0 +1,41 @@
+//! waffle: a file system with shadow paging, after WAFL. Layout: `docs/spec/waffle.md`; design, invariants and crash cases:
+//! `docs/design/waffle.md`.
+//!
+//! ```text
+//!   posix.rs   FileSystem                 check/     every sum, the map, names, lists
+//!   names.rs moves.rs files.rs xattr.rs   operations, each all or nothing
+//!   dir.rs data.rs inodes.rs              structures in trees of blocks
+//!   tree.rs    nodes by their places, changed ones in memory
+//!   state.rs   an operation's begin, room, end and undoing      map.rs   used and free blocks
+//!   commit.rs  nodes become blocks, and a root                  layout/  bytes
+//!   snapshot.rs  records of roots that stay
+//!   volume.rs age.rs  a mount: locks, references, when it commits      grouped.rs  devices with smaller blocks
+//!        │
+//!        ▼
+//!   Cache (fstitch-patch): a patch for each new block; the root's comes after all
+//! ```
+
+mod age;
+pub mod check;
+mod commit;
+mod data;
+mod dir;
+mod files;
+mod grouped;
+mod inodes;
+pub mod layout;
+mod map;
+pub mod mkfs;
+mod moves;
+mod names;
+mod posix;
+mod snapshot;
+mod state;
+mod tree;
+mod volume;
+mod xattr;
+
+pub use grouped::grouped;
+pub use layout::root::Root;
+pub use snapshot::Snapshot;
+pub use volume::{Options, Waffle};

@@ -1,0 +1,259 @@
+//! Snapshots: a record with the inodes of a root that is stable; and what becomes free when one goes.
+//!
+//! **States**: *there* → *being removed* (it is in no list any more; with the next commit) → *gone*, with its blocks, in one commit. A
+//! cut leaves one of these; what is being removed goes on with the next mount.
+//!
+//! **Invariants.** 1. No block of a snapshot is younger than its generation, and none of those is given up while it is there. 2. A block
+//! that two trees of one history share is at the same place in both, so that a removal needs no more than its neighbours.
+
+use fstitch_core::{Errno, Error, Result, Timestamp};
+
+use super::layout::FAN;
+use super::layout::inode::{INODE_BYTES, INODES_IN_BLOCK, Slot, place};
+use super::layout::pointer::{Fork, Ref};
+use super::layout::record::{RECORDS_MAX, Record, TREE_END, TreeKind, is_tree_name};
+use super::state::{Class, State};
+use super::tree::{Key, Obj};
+use super::volume::Waffle;
+
+/// A snapshot, for who lists them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Snapshot {
+    /// Its name.
+    pub name: Vec<u8>,
+    /// The root that it keeps.
+    pub generation: u64,
+    /// When it was made.
+    pub made: Timestamp,
+    /// Inodes that it has.
+    pub inodes: u64,
+}
+
+/// The tree that a tree shares blocks with that were there before it, and the last generation of those.
+pub(super) fn before(trees: &[Option<Record>], tree: &Record) -> Option<(usize, u64)> {
+    let candidates = trees.iter().enumerate().filter_map(|(number, other)| Some((number, other.as_ref()?)));
+    let of_same = candidates.clone().filter(|(_, other)| {
+        let is_older = tree.kind == TreeKind::Head || other.generation < tree.generation;
+        other.kind != TreeKind::Head && other.head == tree.head && other.id != tree.id && is_older
+    });
+    let last = of_same.max_by_key(|(_, other)| other.generation);
+    let origin = |head: u64| {
+        let head = trees.iter().flatten().find(|other| other.kind == TreeKind::Head && other.id == head)?;
+        trees
+            .iter()
+            .position(|other| head.origin != 0 && other.as_ref().is_some_and(|other| other.id == head.origin))
+    };
+    match last {
+        Some((number, other)) => Some((number, other.generation)),
+        None => origin(tree.head).and_then(|number| Some((number, trees[number].as_ref()?.generation))),
+    }
+}
+
+/// The tree that comes after a snapshot: the next one, or the tree that it is of.
+fn after(trees: &[Option<Record>], snapshot: &Record) -> Option<usize> {
+    let all = trees.iter().enumerate().filter_map(|(number, tree)| Some((number, tree.as_ref()?)));
+    let later = all.clone().filter(|(_, tree)| {
+        tree.kind != TreeKind::Head && tree.head == snapshot.head && tree.generation > snapshot.generation
+    });
+    let next = later.min_by_key(|(_, tree)| tree.generation).map(|(number, _)| number);
+    let is_head = |tree: &Record| tree.kind == TreeKind::Head && tree.id == snapshot.head;
+    next.or_else(|| all.clone().find(|(_, tree)| is_head(tree)).map(|(number, _)| number))
+}
+
+impl State {
+    /// Notes a snapshot of what is stable; the next commit has it.
+    ///
+    /// # Errors
+    /// `EINVAL`, `EEXIST`, `ENOSPC`.
+    fn note_snapshot(&mut self, name: &[u8], now: Timestamp) -> Result<()> {
+        if !is_tree_name(name) {
+            return Err(Errno::INVAL.into());
+        }
+        if self.find_tree(name).is_some() {
+            return Err(Errno::EXIST.into());
+        }
+        self.check_room(Class::Takes)?;
+        let free = self.trees.iter().position(Option::is_none);
+        let most = fstitch_core::num::to_usize(RECORDS_MAX);
+        if self.root.next_tree >= TREE_END || free.is_none() && self.trees.len() >= most {
+            return Err(Errno::NOSPC.into());
+        }
+        let snapshot = Record {
+            kind: TreeKind::Snapshot,
+            id: self.root.next_tree,
+            generation: self.root.generation,
+            origin: 0,
+            made: now,
+            name: name.to_vec(),
+            ..self.head().clone()
+        };
+        self.root.next_tree += 1;
+        match free {
+            Some(number) => self.trees[number] = Some(snapshot),
+            None => self.trees.push(Some(snapshot)),
+        }
+        self.note_kept();
+        Ok(())
+    }
+
+    /// Gives up the blocks that only a snapshot has. Nothing else has changed.
+    ///
+    /// # Errors
+    /// `Io`, `Corrupt`.
+    fn give_up_snapshot(&mut self, number: usize) -> Result<()> {
+        let snapshot = self.record(number)?.clone();
+        let kept = before(&self.trees, &snapshot).map_or(0, |(_, generation)| generation);
+        let after = after(&self.trees, &snapshot).ok_or(Errno::STALE)?;
+        let only = Only { kept, after };
+        self.give_up_fork(only, Obj::Inodes, snapshot.inodes)
+    }
+
+    fn give_up_fork(&mut self, only: Only, obj: Obj, fork: Fork) -> Result<()> {
+        self.give_up_below(only, (obj, fork.height, 0), fork.root)
+    }
+
+    fn give_up_below(&mut self, only: Only, key: Key, reference: Ref) -> Result<()> {
+        let (obj, level, index) = key;
+        if reference.is_none() || reference.birth <= only.kept {
+            return Ok(());
+        }
+        let theirs = match self.reference(only.after, obj, level, index) {
+            Err(Error::Errno(Errno::STALE)) => Ref::NONE,
+            found => found?,
+        };
+        if theirs == reference {
+            return Ok(());
+        }
+        if level > 0 {
+            let node = self.load(reference, key, obj.kind(level))?;
+            for (slot, child) in (0..FAN).map(|slot| (slot, index * FAN + slot)) {
+                let below = Ref::slot(&node, fstitch_core::num::to_usize(slot));
+                self.give_up_below(only, (obj, level - 1, child), below)?;
+            }
+        } else if obj == Obj::Inodes {
+            let leaf = self.load(reference, key, obj.kind(level))?;
+            for ino in index * INODES_IN_BLOCK..(index + 1) * INODES_IN_BLOCK {
+                let (_, at) = place(ino);
+                if let Slot::Used(inode) = Slot::decode(&leaf[at..at + INODE_BYTES], ino)? {
+                    self.give_up_fork(only, Obj::Data(ino), inode.data)?;
+                    self.give_up_fork(only, Obj::Xattrs(ino), inode.xattrs)?;
+                }
+            }
+        }
+        self.free(reference)
+    }
+}
+
+/// What a snapshot has alone: what is younger than the one before, and elsewhere in the tree after it.
+#[derive(Clone, Copy)]
+struct Only {
+    kept: u64,
+    after: usize,
+}
+
+impl Waffle {
+    /// Makes a snapshot of everything as it is now, which is stable then.
+    ///
+    /// # Errors
+    /// `EEXIST`; `EINVAL` for what is no name; `EROFS`, `ENOSPC`; those of a commit.
+    pub fn make_snapshot(&self, name: &[u8]) -> Result<()> {
+        self.change_trees(|state, now| state.note_snapshot(name, now))
+    }
+
+    /// All snapshots, in the order in which they were made.
+    #[must_use]
+    pub fn snapshots(&self) -> Vec<Snapshot> {
+        let core = self.share();
+        let snapshots = core.state.trees.iter().flatten().filter(|tree| tree.kind == TreeKind::Snapshot);
+        let mut all: Vec<Snapshot> = snapshots
+            .map(|tree| Snapshot {
+                name: tree.name.clone(),
+                generation: tree.generation,
+                made: tree.made,
+                inodes: tree.used,
+            })
+            .collect();
+        all.sort_by_key(|snapshot| snapshot.generation);
+        all
+    }
+
+    /// Removes a snapshot. It is in no list any more when this returns; its blocks become free in the background, or at once where
+    /// nothing is done there.
+    ///
+    /// # Errors
+    /// `ENOENT`; `EBUSY` while a clone comes from it; `EROFS`; those of a commit.
+    pub fn remove_snapshot(&self, name: &[u8]) -> Result<()> {
+        self.change_trees(|state, _| {
+            let found = state.find_tree(name).ok_or(Errno::NOENT)?;
+            let id = state.record(found)?.id;
+            if state.trees.iter().flatten().any(|tree| tree.origin == id) {
+                return Err(Errno::BUSY.into());
+            }
+            match &mut state.trees[found] {
+                Some(tree) if tree.kind == TreeKind::Snapshot => tree.kind = TreeKind::Removed,
+                _ => return Err(Errno::NOENT.into()),
+            }
+            Ok(())
+        })?;
+        if self.has_ager() { Ok(()) } else { self.purge() }
+    }
+
+    /// Frees the blocks of snapshots that are being removed, one after the other, each in one commit.
+    ///
+    /// # Errors
+    /// `Io`, `Corrupt`; those of a commit.
+    pub fn purge(&self) -> Result<()> {
+        let is_removed =
+            |tree: &Option<Record>| tree.as_ref().is_some_and(|tree| tree.kind == TreeKind::Removed);
+        loop {
+            let number = self.share().state.trees.iter().position(is_removed);
+            let Some(number) = number.filter(|_| !self.options().read_only) else { return Ok(()) };
+            self.change_trees(|state, now| {
+                if !state.trees.get(number).is_some_and(is_removed) {
+                    return Ok(());
+                }
+                state.begin(now);
+                let done = state.give_up_snapshot(number).and_then(|()| state.check_room(Class::Last));
+                if done.is_err() {
+                    state.undo();
+                    return done;
+                }
+                state.apply()?;
+                state.trees[number] = None;
+                state.note_kept();
+                Ok(())
+            })?;
+        }
+    }
+
+    /// The same in the background: where damage keeps a snapshot from going, it stays until it is asked for again.
+    ///
+    /// # Errors
+    /// Those of a commit, and of the medium.
+    pub(super) fn purge_beside(&self) -> Result<()> {
+        if self.is_stuck() {
+            return Ok(());
+        }
+        match self.purge() {
+            Err(Error::Corrupt(_)) => {
+                self.note_stuck();
+                Ok(())
+            }
+            done => done,
+        }
+    }
+
+    /// Changes the table of trees when everything is stable, and makes that stable.
+    fn change_trees(&self, work: impl Fn(&mut State, Timestamp) -> Result<()>) -> Result<()> {
+        if self.options().read_only {
+            return Err(Errno::ROFS.into());
+        }
+        let now = self.now();
+        self.at_rest(|state| {
+            work(state, now)?;
+            state.note_change();
+            Ok(())
+        })?;
+        self.sync_all()
+    }
+}

@@ -1,0 +1,288 @@
+//! Damaged volumes: whatever is changed is found, and nothing panics.
+
+use std::sync::Arc;
+
+use fstitch_core::{FileSystem, InodeNo, MemDevice, Seed};
+use fstitch_fs::waffle::layout::inode::{INODE_BYTES, Slot};
+use fstitch_fs::waffle::layout::pointer::{Fork, Ref};
+use fstitch_fs::waffle::layout::record::{RECORD_BYTES, Record};
+use fstitch_fs::waffle::layout::{BLOCK, ROOT_PLACES, sum};
+use fstitch_fs::waffle::{Options, Root, Waffle, check};
+
+use crate::rig::{CALLER, contents, file, made, mount, mount_with, names};
+
+const BLOCKS: u64 = 512;
+
+/// A volume with something of everything.
+fn populated() -> Vec<u8> {
+    let device = made(BLOCKS);
+    let fs = mount(&device);
+    let dir = fs.mkdir(&CALLER, fs.root(), b"dir", 0o755).unwrap().attr.ino;
+    for number in 0..200 {
+        file(&fs, dir, &format!("a-name-that-takes-some-room-{number}"), b"x").unwrap();
+    }
+    let large = file(&fs, fs.root(), "large", &[3; 700_000]).unwrap();
+    fs.setxattr(&CALLER, large, b"user.a", &[9; 6000], fstitch_core::XattrSetMode::Set).unwrap();
+    let target = [b't'; 300];
+    fs.symlink(&CALLER, fs.root(), b"long", &target).unwrap();
+    fs.symlink(&CALLER, fs.root(), b"short", b"dir").unwrap();
+    for number in 0..60 {
+        fs.unlink(&CALLER, dir, format!("a-name-that-takes-some-room-{number}").as_bytes()).unwrap();
+    }
+    fs.sync().unwrap();
+    fs.tmpfile(&CALLER, fs.root(), 0o600).unwrap();
+    fs.tmpfile(&CALLER, fs.root(), 0o600).unwrap();
+    fs.sync().unwrap();
+    device.image()
+}
+
+fn block(image: &mut [u8], number: u64) -> Option<&mut [u8]> {
+    let at = usize::try_from(number).ok()?.checked_mul(BLOCK)?;
+    image.get_mut(at..at + BLOCK)
+}
+
+/// What is done with a leaf: its bytes, the blocks that it was given, its number.
+type Leaf<'a> = dyn FnMut(&mut [u8], &mut Vec<u64>, u64) + 'a;
+
+/// Brings the sums above a tree's blocks up to date, so that what was changed there is believed; `seen` ends cycles.
+fn reseal(image: &mut [u8], fork: Fork, seen: &mut Vec<u64>, leaf: &mut Leaf<'_>) -> Ref {
+    reseal_at(image, fork.root, fork.height, seen, leaf)
+}
+
+fn reseal_at(image: &mut [u8], reference: Ref, level: u8, seen: &mut Vec<u64>, leaf: &mut Leaf<'_>) -> Ref {
+    if reference.is_none() || block(image, reference.block).is_none() || level > 8 {
+        return reference;
+    }
+    if !seen.contains(&reference.block) {
+        seen.push(reference.block);
+        if level == 0 {
+            leaf(image, seen, reference.block);
+        } else {
+            for slot in 0..128 {
+                let below = Ref::slot(block(image, reference.block).unwrap(), slot);
+                let below = reseal_at(image, below, level - 1, seen, leaf);
+                below.write(block(image, reference.block).unwrap(), slot * 32);
+            }
+        }
+    }
+    Ref { sum: sum(block(image, reference.block).unwrap()), ..reference }
+}
+
+fn reseal_inodes(image: &mut [u8], seen: &mut Vec<u64>, number: u64) {
+    for slot in 0..16 {
+        let range = slot * INODE_BYTES..(slot + 1) * INODE_BYTES;
+        let bytes = block(image, number).unwrap()[range.clone()].to_vec();
+        let Ok(Slot::Used(mut inode)) = Slot::decode(&bytes, 1) else { continue };
+        inode.data.root = reseal(image, inode.data, seen, &mut |_, _, _| ());
+        inode.xattrs.root = reseal(image, inode.xattrs, seen, &mut |_, _, _| ());
+        let new = &mut block(image, number).unwrap()[range];
+        inode.data.root.write(new, 96);
+        inode.xattrs.root.write(new, 128);
+    }
+}
+
+fn reseal_records(image: &mut [u8], seen: &mut Vec<u64>, number: u64) {
+    for slot in 0..8 {
+        let range = slot * RECORD_BYTES..(slot + 1) * RECORD_BYTES;
+        let bytes = block(image, number).unwrap()[range.clone()].to_vec();
+        let record = Record::decode(&bytes, u32::try_from(slot).unwrap());
+        let Ok(Some(record)) = record else { continue };
+        let root = reseal(image, record.inodes, seen, &mut reseal_inodes);
+        root.write(&mut block(image, number).unwrap()[range], 40);
+    }
+}
+
+/// All sums are right again.
+fn believed(image: &mut [u8]) {
+    let Ok(Some(mut root)) = Root::find(image) else { return };
+    let mut seen = Vec::new();
+    root.trees.root = reseal(image, root.trees, &mut seen, &mut reseal_records);
+    root.shared.root = reseal(image, root.shared, &mut seen, &mut |_, _, _| ());
+    if let Some(map) = block(image, root.map.block) {
+        root.map.sum = sum(map);
+    }
+    let bytes = root.encode();
+    block(image, root.place()).unwrap().copy_from_slice(&bytes);
+}
+
+fn findings(image: Vec<u8>) -> u64 {
+    check::check(Arc::new(MemDevice::from_image(4096, image))).unwrap().corrupt
+}
+
+/// The blocks that something leads to, the valid root among them.
+fn used(image: &[u8]) -> Vec<u64> {
+    let root = Root::find(image).unwrap().unwrap();
+    let at = usize::try_from(root.map.block).unwrap() * BLOCK;
+    let map = &image[at..at + BLOCK];
+    let mut used: Vec<u64> =
+        (19..BLOCKS).filter(|bit| map[*bit as usize / 8] >> (bit % 8) & 1 == 1).collect();
+    used.push(root.map.block);
+    used
+}
+
+#[test]
+fn a_changed_bit_in_any_block_is_found() {
+    let image = populated();
+    assert_eq!(findings(image.clone()), 0);
+    let used = used(&image);
+    assert!(used.len() > 200, "{}", used.len());
+    for number in used {
+        let mut damaged = image.clone();
+        block(&mut damaged, number).unwrap()[1234] ^= 4;
+        assert!(findings(damaged) > 0, "block {number}");
+    }
+    // A root that is damaged is none: the one before counts, all of which is there as long as nothing was written since.
+    let mut damaged = image.clone();
+    let root = Root::find(&image).unwrap().unwrap();
+    block(&mut damaged, root.place()).unwrap()[200] ^= 1;
+    assert_eq!(Root::find(&damaged).unwrap().unwrap().generation, root.generation - 1);
+    block(&mut damaged, ROOT_PLACES[0]).unwrap()[0] = 0;
+    block(&mut damaged, ROOT_PLACES[1]).unwrap()[0] = 0;
+    assert!(findings(damaged) > 0);
+}
+
+/// Damage that has right sums: what each structure says of others.
+#[test]
+fn what_does_not_fit_together_is_found() {
+    let image = populated();
+    let mut resealed = image.clone();
+    believed(&mut resealed);
+    assert!(resealed == image, "sums were right");
+    let device = Arc::new(MemDevice::from_image(4096, image.clone()));
+    let root = Root::find(&image).unwrap().unwrap();
+    let records = root.trees.root.block;
+    let record = Record::decode(&image[usize::try_from(records).unwrap() * BLOCK..][..RECORD_BYTES], 0);
+    let inodes = record.unwrap().unwrap().inodes;
+    assert_eq!(inodes.height, 1);
+    let node = &image[usize::try_from(inodes.root.block).unwrap() * BLOCK..][..BLOCK];
+    let (first, second) = (Ref::slot(node, 0).block, Ref::slot(node, 1).block);
+    let large = {
+        let fs = mount_with(&device, Options { read_only: true, ..Options::default() }).unwrap();
+        let ino = fs.lookup(fs.root(), b"large").unwrap().attr.ino;
+        ino.get()
+    };
+    let large_block = Ref::slot(node, usize::try_from(large / 16).unwrap()).block;
+    let large_at = usize::try_from(large % 16).unwrap() * INODE_BYTES;
+    // Block, byte, new value, and what is planted.
+    let planted: Vec<(u64, usize, u8, &str)> = vec![
+        (first, 256 + 4, 9, "links of the root directory"),
+        (first, 256 + 32, 9, "names of the root directory"),
+        (first, 256 + 40, 9, "blocks of the root directory"),
+        (first, 256 + 160, 17, "the parent of the root directory"),
+        (second, 4, 7, "links of an inode"),
+        (second, 1, 0x81, "an inode's kind"),
+        (second, 1, 0xf1, "an inode of no kind"),
+        (large_block, large_at + 33, 0, "some blocks behind a file's end"),
+        (large_block, large_at + 32, 0x10, "length within the last block"),
+        (large_block, large_at + 34, 0, "all blocks behind a file's end"),
+        (large_block, large_at + 40, 1, "blocks of a file"),
+        (large_block, large_at + 184, 1, "bytes of attributes"),
+        (large_block, large_at + 3, 0, "height of attributes"),
+        (large_block, large_at + 96, 0xff, "a reference to contents"),
+        (large_block, large_at + 104, 0xff, "a generation in a reference"),
+        (records, 72, 1, "the end of inodes"),
+        (records, 80, 17, "the free inodes"),
+        (records, 88, 0, "inodes without names"),
+        (records, 96, 3, "used inodes"),
+        (records, 104, 3, "the number of inodes without names"),
+        (root.map.block, 19 / 8 + 10, 0, "blocks that are free in the map"),
+        (root.map.block, 60, 0xff, "blocks that are used in the map"),
+    ];
+    let mut unseen = Vec::new();
+    for (number, at, value, what) in planted {
+        let mut damaged = image.clone();
+        let byte = &mut block(&mut damaged, number).unwrap()[at];
+        assert_ne!(*byte, value, "{what}");
+        *byte = value;
+        believed(&mut damaged);
+        if findings(damaged) == 0 {
+            unseen.push(what);
+        }
+    }
+    assert!(unseen.is_empty(), "{unseen:?}");
+}
+
+/// Reads all that there is.
+fn walk(fs: &Waffle, dir: InodeNo, depth: u32) {
+    let mut all = Vec::new();
+    let _ = fs.readdir(dir, 0, &mut |entry| {
+        all.push(entry.name.to_vec());
+        all.len() < 1000
+    });
+    for name in all {
+        let Ok(found) = fs.lookup(dir, &name) else { continue };
+        let ino = found.attr.ino;
+        let _ = fs.listxattr(ino);
+        let _ = fs.readlink(ino);
+        let _ = fs.seek(ino, 0, fstitch_core::SeekFrom::Hole);
+        if found.attr.size < 4 << 20 {
+            let _ = contents(fs, ino);
+        }
+        if depth > 0 && name != b"." && name != b".." {
+            walk(fs, ino, depth - 1);
+        }
+        fs.forget(ino, 1);
+    }
+}
+
+/// Uses a volume in every way.
+fn use_it(device: &Arc<MemDevice>) {
+    let Ok(fs) = mount_with(device, Options::default()) else { return };
+    walk(&fs, fs.root(), 3);
+    let _ = file(&fs, fs.root(), "new", &[1; 20_000]);
+    let _ = fs.mkdir(&CALLER, fs.root(), b"newdir", 0o755);
+    let _ =
+        fs.rename(&CALLER, (fs.root(), b"large"), (fs.root(), b"moved"), fstitch_core::RenameMode::Replace);
+    if let Ok(found) = fs.lookup(fs.root(), b"moved") {
+        let size = fstitch_core::SetAttr { size: Some(5000), ..Default::default() };
+        let _ = fs.setattr(&CALLER, found.attr.ino, &size);
+        let _ = fs.write(&CALLER, found.attr.ino, 100_000, &[5; 5000]);
+    }
+    if let Ok(dir) = fs.lookup(fs.root(), b"dir") {
+        let mut all = Vec::new();
+        let _ = fs.readdir(dir.attr.ino, 0, &mut |entry| {
+            all.push(entry.name.to_vec());
+            all.len() < 300
+        });
+        for name in all {
+            let _ = fs.unlink(&CALLER, dir.attr.ino, &name);
+        }
+        let _ = fs.rmdir(&CALLER, fs.root(), b"dir");
+    }
+    let _ = fs.sync();
+    let _ = fs.check();
+    let _ = fs.unmount();
+    let _ = names;
+}
+
+/// A number of images damaged at random, `WAFFLE_IMAGES` of them: most have right sums, so that what they say is believed.
+#[test]
+fn damaged_images_do_not_panic() {
+    let count: u64 = std::env::var("WAFFLE_IMAGES").ok().and_then(|text| text.parse().ok()).unwrap_or(250);
+    let image = populated();
+    let used = used(&image);
+    for number in 0..count {
+        let mut seed = Seed::new(number);
+        let mut pick = |below: usize| usize::try_from(seed.next_u64() % below as u64).unwrap();
+        let mut damaged = image.clone();
+        for _ in 0..1 + pick(3) {
+            let target = match pick(8) {
+                0 => ROOT_PLACES[pick(2)],
+                _ => used[pick(used.len())],
+            };
+            // Structures are at the starts of blocks, and most bytes of a file are like the others.
+            let at = if pick(2) == 0 { pick(BLOCK) } else { pick(600) };
+            let value = [0, 1, 0x7f, 0xff, u8::try_from(pick(256)).unwrap()][pick(5)];
+            let len = [1, 1, 2, 8, 32][pick(5)];
+            let bytes = block(&mut damaged, target).unwrap();
+            let end = (at + len).min(BLOCK);
+            bytes[at..end].fill(value);
+        }
+        if pick(8) > 0 {
+            believed(&mut damaged);
+        }
+        let device = Arc::new(MemDevice::from_image(4096, damaged));
+        let _ = check::check(Arc::clone(&device) as _);
+        use_it(&device);
+    }
+}

@@ -1,0 +1,11 @@
+//! waffle's volumes: full ones, damaged ones, large directories, what is left after a cut.
+//!
+//! What it prevents: a full volume that cannot be emptied, damage that nobody finds, a panic on bytes that make no sense, and a root that
+//! reaches what was written later.
+#![allow(clippy::unwrap_used, reason = "a test fails where it cannot go on")]
+
+mod damage;
+mod full;
+mod rig;
+mod snapshots;
+mod work;
