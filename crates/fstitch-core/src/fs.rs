@@ -333,6 +333,16 @@ pub trait FileSystem: Send + Sync {
     /// privileges were looked at then. Pages begin before the end that was appended to, so an append-only file takes what only repeats
     /// its bytes or fills in zeros. The file's times change if `stamps`; otherwise somebody says them.
     fn write_back(&self, ino: InodeNo, offset: u64, data: &[u8], stamps: bool) -> Result<usize>;
+    /// Lets bytes of one file be bytes of another one, or of itself elsewhere, without copying them: both share blocks till one of them is
+    /// written. Returns how many bytes were shared, from the start: where nothing can be shared in this way, what is left is the
+    /// caller's to copy.
+    ///
+    /// # Errors
+    /// `ENOSYS` if files of this system never share; `EOPNOTSUPP` if these bytes cannot, because of where they begin and end.
+    fn share(&self, caller: &Caller, from: (InodeNo, u64), to: (InodeNo, u64), len: u64) -> Result<u64> {
+        let _ = (caller, from, to, len);
+        Err(Errno::NOSYS.into())
+    }
     /// Says how long a new, empty file will be that is filled at once, from its start to its end and by nobody else: a format may
     /// find room for it in one piece then. What is said binds nobody; where something else comes, it only helps less.
     fn expect(&self, ino: InodeNo, size: u64) -> Result<()> {

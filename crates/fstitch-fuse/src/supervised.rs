@@ -190,6 +190,12 @@ impl Shown for &[u8] {
     }
 }
 
+impl Shown for (InodeNo, u64) {
+    fn shown(&self) -> String {
+        format!("{} from byte {}", self.0.shown(), self.1)
+    }
+}
+
 impl Shown for (InodeNo, &[u8]) {
     fn shown(&self) -> String {
         format!("{}/{}", self.0.shown(), self.1.shown())
@@ -227,6 +233,7 @@ impl FileSystem for Supervised {
         Changes rename(caller: &Caller, from: (InodeNo, &[u8]), to: (InodeNo, &[u8]), mode: RenameMode) -> ();
         Changes write(caller: &Caller, ino: InodeNo, offset: u64, data: &[u8]) -> usize;
         Changes write_back(ino: InodeNo, offset: u64, data: &[u8], stamps: bool) -> usize;
+        Changes share(caller: &Caller, from: (InodeNo, u64), to: (InodeNo, u64), len: u64) -> u64;
         Changes fallocate(caller: &Caller, ino: InodeNo, offset: u64, len: u64, mode: FallocateMode) -> ();
         Looks seek(ino: InodeNo, offset: u64, whence: SeekFrom) -> u64;
         Syncs fsync(ino: InodeNo, data_only: bool) -> ();

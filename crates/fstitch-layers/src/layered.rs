@@ -103,6 +103,7 @@ impl<L: Layer> FileSystem for Layered<L> {
         write(caller: &Caller, ino: InodeNo, offset: u64, data: &[u8]) -> Result<usize>;
         write_back(ino: InodeNo, offset: u64, data: &[u8], stamps: bool) -> Result<usize>;
         expect(ino: InodeNo, size: u64) -> Result<()>;
+        share(caller: &Caller, from: (InodeNo, u64), to: (InodeNo, u64), len: u64) -> Result<u64>;
         fallocate(caller: &Caller, ino: InodeNo, offset: u64, len: u64, mode: FallocateMode) -> Result<()>;
         seek(ino: InodeNo, offset: u64, whence: SeekFrom) -> Result<u64>;
         fsync(ino: InodeNo, data_only: bool) -> Result<()>;

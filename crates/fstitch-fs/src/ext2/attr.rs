@@ -100,7 +100,9 @@ impl Ext2 {
         }
         if let Some(size) = change.size {
             self.check_size(inode, size, &mut befores)?;
-            befores.extend(self.before_end(inode, size)?);
+            if self.orders_ends(inode) {
+                befores.extend_from_slice(&self.before_end(inode, size)?);
+            }
         }
         let old_size = inode.disk.size;
         let block = self.inode_block(inode)?;

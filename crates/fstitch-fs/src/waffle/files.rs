@@ -43,7 +43,7 @@ pub(super) enum Author<'a> {
 }
 
 /// A write by anybody but root takes the rights away that the file lends to whoever executes it.
-fn drop_privileges(inode: &mut Inode, caller: &Caller) {
+pub(super) fn drop_privileges(inode: &mut Inode, caller: &Caller) {
     inode.perm = perm_after_write(caller, inode.perm).unwrap_or(inode.perm);
 }
 

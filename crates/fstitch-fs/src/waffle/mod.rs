@@ -8,7 +8,7 @@
 //!   tree.rs    nodes by their places, changed ones in memory
 //!   state.rs   an operation's begin, room, end and undoing      map.rs   used and free blocks
 //!   commit.rs  nodes become blocks, and a root                  layout/  bytes
-//!   snapshot.rs  records of roots that stay
+//!   snapshot.rs  records of roots that stay, and clones of them    share.rs  files that share blocks
 //!   volume.rs age.rs  a mount: locks, references, when it commits      grouped.rs  devices with smaller blocks
 //!        │
 //!        ▼
@@ -29,6 +29,7 @@ pub mod mkfs;
 mod moves;
 mod names;
 mod posix;
+mod share;
 mod snapshot;
 mod state;
 mod tree;

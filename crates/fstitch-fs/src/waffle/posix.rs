@@ -110,6 +110,10 @@ impl FileSystem for Waffle {
         self.write_as(Author::Earlier { stamps }, ino, offset, data)
     }
 
+    fn share(&self, caller: &Caller, from: (InodeNo, u64), to: (InodeNo, u64), len: u64) -> Result<u64> {
+        self.do_share(caller, from, to, len)
+    }
+
     fn fallocate(
         &self,
         caller: &Caller,

@@ -1,10 +1,12 @@
-//! Snapshots: a record with the inodes of a root that is stable; and what becomes free when one goes.
+//! Snapshots: a record with the inodes of a root that is stable; clones, trees that begin with a snapshot's inodes; and what becomes free
+//! when one of either goes.
 //!
 //! **States**: *there* → *being removed* (it is in no list any more; with the next commit) → *gone*, with its blocks, in one commit. A
 //! cut leaves one of these; what is being removed goes on with the next mount.
 //!
 //! **Invariants.** 1. No block of a snapshot is younger than its generation, and none of those is given up while it is there. 2. A block
-//! that two trees of one history share is at the same place in both, so that a removal needs no more than its neighbours.
+//! that two trees of one history share is at the same place in both, so that a removal needs no more than its neighbours. 3. A snapshot stays as
+//! long as a clone comes from it, and a tree as long as it has snapshots: what a clone shares with others, its origin has.
 
 use fstitch_core::{Errno, Error, Result, Timestamp};
 
@@ -16,12 +18,16 @@ use super::state::{Class, State};
 use super::tree::{Key, Obj};
 use super::volume::Waffle;
 
-/// A snapshot, for who lists them.
+/// A snapshot or a clone, for who lists them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Snapshot {
     /// Its name.
     pub name: Vec<u8>,
-    /// The root that it keeps.
+    /// What it comes from: a snapshot's tree (empty for the first one), or a clone's snapshot.
+    pub of: Vec<u8>,
+    /// Whether it is a clone.
+    pub is_clone: bool,
+    /// The root that it keeps; of a clone that of its snapshot.
     pub generation: u64,
     /// When it was made.
     pub made: Timestamp,
@@ -38,7 +44,8 @@ pub(super) fn before(trees: &[Option<Record>], tree: &Record) -> Option<(usize, 
     });
     let last = of_same.max_by_key(|(_, other)| other.generation);
     let origin = |head: u64| {
-        let head = trees.iter().flatten().find(|other| other.kind == TreeKind::Head && other.id == head)?;
+        // A clone that is being removed is no `Head` any more.
+        let head = trees.iter().flatten().find(|other| other.id == head)?;
         trees
             .iter()
             .position(|other| head.origin != 0 && other.as_ref().is_some_and(|other| other.id == head.origin))
@@ -66,10 +73,44 @@ impl State {
     /// # Errors
     /// `EINVAL`, `EEXIST`, `ENOSPC`.
     fn note_snapshot(&mut self, name: &[u8], now: Timestamp) -> Result<()> {
-        if !is_tree_name(name) {
+        self.add_tree(Record {
+            kind: TreeKind::Snapshot,
+            generation: self.root.generation,
+            origin: 0,
+            made: now,
+            name: name.to_vec(),
+            ..self.head().clone()
+        })
+    }
+
+    /// Notes a clone of a snapshot.
+    ///
+    /// # Errors
+    /// `ENOENT` if there is no such snapshot; as [`State::note_snapshot`].
+    fn note_clone(&mut self, snapshot: &[u8], name: &[u8], now: Timestamp) -> Result<()> {
+        let is_it = |tree: &&Record| tree.kind == TreeKind::Snapshot && tree.name == snapshot;
+        let snapshot = self.trees.iter().flatten().find(is_it).ok_or(Errno::NOENT)?;
+        self.add_tree(Record {
+            kind: TreeKind::Head,
+            origin: snapshot.id,
+            head: self.root.next_tree,
+            made: now,
+            name: name.to_vec(),
+            ..snapshot.clone()
+        })
+    }
+
+    /// Whether a tree is being removed.
+    fn has_removed(&self) -> bool {
+        self.trees.iter().flatten().any(|tree| tree.kind == TreeKind::Removed)
+    }
+
+    /// Adds a tree, which gets the next number.
+    fn add_tree(&mut self, tree: Record) -> Result<()> {
+        if !is_tree_name(&tree.name) {
             return Err(Errno::INVAL.into());
         }
-        if self.find_tree(name).is_some() {
+        if self.find_tree(&tree.name).is_some() {
             return Err(Errno::EXIST.into());
         }
         self.check_room(Class::Takes)?;
@@ -78,34 +119,27 @@ impl State {
         if self.root.next_tree >= TREE_END || free.is_none() && self.trees.len() >= most {
             return Err(Errno::NOSPC.into());
         }
-        let snapshot = Record {
-            kind: TreeKind::Snapshot,
-            id: self.root.next_tree,
-            generation: self.root.generation,
-            origin: 0,
-            made: now,
-            name: name.to_vec(),
-            ..self.head().clone()
-        };
+        let tree = Record { id: self.root.next_tree, ..tree };
         self.root.next_tree += 1;
         match free {
-            Some(number) => self.trees[number] = Some(snapshot),
-            None => self.trees.push(Some(snapshot)),
+            Some(number) => self.trees[number] = Some(tree),
+            None => self.trees.push(Some(tree)),
         }
         self.note_kept();
         Ok(())
     }
 
-    /// Gives up the blocks that only a snapshot has. Nothing else has changed.
+    /// Gives up the blocks that only a snapshot or clone has that is being removed. Nothing else has changed.
     ///
     /// # Errors
     /// `Io`, `Corrupt`.
-    fn give_up_snapshot(&mut self, number: usize) -> Result<()> {
-        let snapshot = self.record(number)?.clone();
-        let kept = before(&self.trees, &snapshot).map_or(0, |(_, generation)| generation);
-        let after = after(&self.trees, &snapshot).ok_or(Errno::STALE)?;
+    fn give_up_tree(&mut self, number: usize) -> Result<()> {
+        let tree = self.record(number)?.clone();
+        let kept = before(&self.trees, &tree).map_or(0, |(_, generation)| generation);
+        let is_clone = tree.head == tree.id;
+        let after = if is_clone { None } else { Some(after(&self.trees, &tree).ok_or(Errno::STALE)?) };
         let only = Only { kept, after };
-        self.give_up_fork(only, Obj::Inodes, snapshot.inodes)
+        self.give_up_fork(only, Obj::Inodes, tree.inodes)
     }
 
     fn give_up_fork(&mut self, only: Only, obj: Obj, fork: Fork) -> Result<()> {
@@ -117,9 +151,9 @@ impl State {
         if reference.is_none() || reference.birth <= only.kept {
             return Ok(());
         }
-        let theirs = match self.reference(only.after, obj, level, index) {
-            Err(Error::Errno(Errno::STALE)) => Ref::NONE,
-            found => found?,
+        let theirs = match only.after.map(|after| self.reference(after, obj, level, index)) {
+            None | Some(Err(Error::Errno(Errno::STALE))) => Ref::NONE,
+            Some(found) => found?,
         };
         if theirs == reference {
             return Ok(());
@@ -144,11 +178,11 @@ impl State {
     }
 }
 
-/// What a snapshot has alone: what is younger than the one before, and elsewhere in the tree after it.
+/// What a tree has alone: what is younger than the one before, and elsewhere in the tree after it. None comes after a clone.
 #[derive(Clone, Copy)]
 struct Only {
     kept: u64,
-    after: usize,
+    after: Option<usize>,
 }
 
 impl Waffle {
@@ -160,21 +194,37 @@ impl Waffle {
         self.change_trees(|state, now| state.note_snapshot(name, now))
     }
 
-    /// All snapshots, in the order in which they were made.
+    /// Makes a clone of a snapshot, which can be mounted and changed by itself.
+    ///
+    /// # Errors
+    /// `ENOENT` if there is no such snapshot; as [`Waffle::make_snapshot`].
+    pub fn make_clone(&self, snapshot: &[u8], name: &[u8]) -> Result<()> {
+        self.change_trees(|state, now| state.note_clone(snapshot, name, now))
+    }
+
+    /// All snapshots and clones, in the order in which they were made.
     #[must_use]
     pub fn snapshots(&self) -> Vec<Snapshot> {
         let core = self.share();
-        let snapshots = core.state.trees.iter().flatten().filter(|tree| tree.kind == TreeKind::Snapshot);
-        let mut all: Vec<Snapshot> = snapshots
-            .map(|tree| Snapshot {
+        let trees = &core.state.trees;
+        let name = |id: u64| trees.iter().flatten().find(|tree| tree.id == id).map(|tree| tree.name.clone());
+        let is_listed = |tree: &&Record| {
+            tree.kind == TreeKind::Snapshot || tree.kind == TreeKind::Head && tree.origin != 0
+        };
+        let mut all: Vec<&Record> = trees.iter().flatten().filter(is_listed).collect();
+        all.sort_by_key(|tree| tree.id);
+        let shown = |tree: &Record| {
+            let is_clone = tree.kind == TreeKind::Head;
+            Snapshot {
                 name: tree.name.clone(),
+                of: name(if is_clone { tree.origin } else { tree.head }).unwrap_or_default(),
+                is_clone,
                 generation: tree.generation,
                 made: tree.made,
                 inodes: tree.used,
-            })
-            .collect();
-        all.sort_by_key(|snapshot| snapshot.generation);
-        all
+            }
+        };
+        all.into_iter().map(shown).collect()
     }
 
     /// Removes a snapshot. It is in no list any more when this returns; its blocks become free in the background, or at once where
@@ -183,7 +233,7 @@ impl Waffle {
     /// # Errors
     /// `ENOENT`; `EBUSY` while a clone comes from it; `EROFS`; those of a commit.
     pub fn remove_snapshot(&self, name: &[u8]) -> Result<()> {
-        self.change_trees(|state, _| {
+        self.remove_tree(|state| {
             let found = state.find_tree(name).ok_or(Errno::NOENT)?;
             let id = state.record(found)?.id;
             if state.trees.iter().flatten().any(|tree| tree.origin == id) {
@@ -194,11 +244,45 @@ impl Waffle {
                 _ => return Err(Errno::NOENT.into()),
             }
             Ok(())
-        })?;
+        })
+    }
+
+    /// Removes a clone with all that was changed in it, in the same way.
+    ///
+    /// # Errors
+    /// `ENOENT`; `EBUSY` while it is mounted or has snapshots; `EROFS`; those of a commit.
+    pub fn remove_clone(&self, name: &[u8]) -> Result<()> {
+        self.remove_tree(|state| {
+            let found = state.find_tree(name).ok_or(Errno::NOENT)?;
+            let tree = state.record(found)?;
+            if tree.kind != TreeKind::Head || tree.origin == 0 {
+                return Err(Errno::NOENT.into());
+            }
+            let id = tree.id;
+            let has_snapshots = state.trees.iter().flatten().any(|other| other.head == id && other.id != id);
+            if found == state.head || has_snapshots {
+                return Err(Errno::BUSY.into());
+            }
+            if let Some(tree) = &mut state.trees[found] {
+                tree.kind = TreeKind::Removed;
+            }
+            Ok(())
+        })
+    }
+
+    /// Lets `mark` say that a tree is being removed. What keeps it may itself be about to go.
+    fn remove_tree(&self, mark: impl Fn(&mut State) -> Result<()>) -> Result<()> {
+        match self.change_trees(|state, _| mark(state)) {
+            Err(error) if error.errno() == Errno::BUSY && self.share().state.has_removed() => {
+                self.purge()?;
+                self.change_trees(|state, _| mark(state))?;
+            }
+            done => done?,
+        }
         if self.has_ager() { Ok(()) } else { self.purge() }
     }
 
-    /// Frees the blocks of snapshots that are being removed, one after the other, each in one commit.
+    /// Frees the blocks of snapshots and clones that are being removed, one after the other, each in one commit.
     ///
     /// # Errors
     /// `Io`, `Corrupt`; those of a commit.
@@ -213,7 +297,7 @@ impl Waffle {
                     return Ok(());
                 }
                 state.begin(now);
-                let done = state.give_up_snapshot(number).and_then(|()| state.check_room(Class::Last));
+                let done = state.give_up_tree(number).and_then(|()| state.check_room(Class::Last));
                 if done.is_err() {
                     state.undo();
                     return done;

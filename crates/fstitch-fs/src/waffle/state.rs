@@ -121,7 +121,11 @@ impl State {
             state.check_record(number, record.as_ref())?;
             state.trees.push(record);
         }
-        state.head = state.find_tree(name).ok_or(Errno::NOENT)?;
+        let found = state.find_tree(name).ok_or(Errno::NOENT)?;
+        if state.record(found)?.kind == TreeKind::Removed {
+            return Err(Errno::NOENT.into());
+        }
+        state.head = found;
         state.note_kept();
         Ok(state)
     }
@@ -143,7 +147,7 @@ impl State {
         }
     }
 
-    /// The number of the record with this name.
+    /// The number of the record with this name, which may be being removed.
     pub(super) fn find_tree(&self, name: &[u8]) -> Option<usize> {
         self.trees.iter().position(|tree| tree.as_ref().is_some_and(|tree| tree.name == name))
     }

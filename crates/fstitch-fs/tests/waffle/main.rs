@@ -4,8 +4,10 @@
 //! reaches what was written later.
 #![allow(clippy::unwrap_used, reason = "a test fails where it cannot go on")]
 
+mod clones;
 mod damage;
 mod full;
 mod rig;
+mod shared;
 mod snapshots;
 mod work;

@@ -9,7 +9,7 @@ use fstitch_fs::waffle::{Options, Waffle};
 use crate::rig::{CALLER, contents, file, is_clean, made, mount, mount_with, names};
 
 /// Everything below a directory: paths, modes, links, attributes, contents.
-type Tree = BTreeMap<Vec<u8>, (u16, u32, Vec<u8>, Vec<Vec<u8>>)>;
+pub type Tree = BTreeMap<Vec<u8>, (u16, u32, Vec<u8>, Vec<Vec<u8>>)>;
 
 fn tree(fs: &Waffle, dir: InodeNo, path: &[u8], into: &mut Tree) {
     for name in names(fs, dir) {
@@ -28,13 +28,13 @@ fn tree(fs: &Waffle, dir: InodeNo, path: &[u8], into: &mut Tree) {
     }
 }
 
-fn below(fs: &Waffle, dir: InodeNo) -> Tree {
+pub fn below(fs: &Waffle, dir: InodeNo) -> Tree {
     let mut all = Tree::new();
     tree(fs, dir, b"", &mut all);
     all
 }
 
-fn of_snapshot(fs: &Waffle, name: &str) -> Tree {
+pub fn of_snapshot(fs: &Waffle, name: &str) -> Tree {
     let list = fs.lookup(fs.root(), b".snapshots").unwrap().attr.ino;
     let root = fs.lookup(list, name.as_bytes()).unwrap().attr.ino;
     let all = below(fs, root);
@@ -44,12 +44,12 @@ fn of_snapshot(fs: &Waffle, name: &str) -> Tree {
 }
 
 /// Some changes at random.
-fn change(fs: &Waffle, seed: &mut Seed, count: u64) {
+pub fn change(fs: &Waffle, seed: &mut Seed, count: u64) {
     let root = fs.root();
     for _ in 0..count {
         let name = format!("n{}", seed.below(30));
         let other = format!("n{}", seed.below(30));
-        let _ = match seed.below(8) {
+        let _ = match seed.below(9) {
             0 | 1 => {
                 let len = usize::try_from(seed.below(40_000)).unwrap();
                 let byte = u8::try_from(seed.below(256)).unwrap();
@@ -65,6 +65,14 @@ fn change(fs: &Waffle, seed: &mut Seed, count: u64) {
                 fs.forget(made.attr.ino, 1);
             }),
             6 => fs.lookup(root, name.as_bytes()).map(|found| {
+                if let Ok(other) = fs.lookup(root, other.as_bytes()) {
+                    let to = (other.attr.ino, 4096 * seed.below(4));
+                    let _ = fs.share(&CALLER, (found.attr.ino, 0), to, 1 << 30);
+                    fs.forget(other.attr.ino, 1);
+                }
+                fs.forget(found.attr.ino, 1);
+            }),
+            7 => fs.lookup(root, name.as_bytes()).map(|found| {
                 let ino = found.attr.ino;
                 let at = seed.below(60_000);
                 let _ = fs.write(&CALLER, ino, at, &vec![9; usize::try_from(seed.below(9000)).unwrap()]);

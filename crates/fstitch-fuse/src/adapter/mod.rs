@@ -34,6 +34,8 @@ use crate::wire::{Capabilities, EntryOut, InHeader, Node, Op, Reply, Request, Ro
 /// Answers to opening: pages stay in the cache, and so does a directory's listing.
 const KEEP_CACHE: u32 = 1 << 1;
 const CACHE_DIR: u32 = 1 << 3;
+/// So many bytes are shared by one request: the answer has 32 bits.
+const SHARED_MAX: u64 = 1 << 31;
 
 /// The kernel's requests, answered by a file system.
 pub(crate) struct Adapter {
@@ -95,6 +97,9 @@ impl Server for Adapter {
             Op::Ioctl { cmd, input, out_size } => self.ioctl(from, node, (cmd, input), out_size, reply),
             Op::Fallocate { offset, len, mode } => self.fallocate(from, ino, (offset, len), mode, reply),
             Op::Lseek { offset, whence } => self.lseek(ino, offset, whence, reply),
+            Op::CopyRange { offset, to, len } => {
+                self.share(from, (ino, offset), (self.core.view.ino(to.0), to.1), len, reply);
+            }
             Op::Statfs => {
                 answer(&self.core, self.core.fs.statfs(), reply, |reply, s| reply.statfs(&statfs(&s)))
             }
@@ -103,7 +108,7 @@ impl Server for Adapter {
             Op::Release | Op::Destroy => reply.ok(),
             // Among them: making and opening in one (the kernel then makes files by mknod and opens them by itself: one
             // request instead of two, and no release); what close(2) asks (nothing is held back for it, and the kernel
-            // keeps locks itself); polling (files are always ready) and copying (the kernel does it through its cache).
+            // keeps locks itself); and polling (files are always ready).
             Op::Unknown => reply.error(Errno::NOSYS),
         }
     }
@@ -424,6 +429,30 @@ impl Adapter {
             core.patiently(|| work.run(|| core.fs.fallocate(&caller, ino, offset, len, mode)))?;
             drop(work);
             if core.sync { core.fs.fsync(ino, false) } else { Ok(()) }
+        });
+    }
+
+    /// What `copy_file_range` asks: the kernel copies what cannot be shared.
+    fn share(&self, from: &InHeader, source: (InodeNo, u64), to: (InodeNo, u64), len: u64, reply: Reply) {
+        let core = Arc::clone(&self.core);
+        let caller = core.view.caller(from, 0);
+        let work = match core.scopes.work(from.pid, &[to.0]) {
+            Ok(work) => work,
+            Err(e) => return reply.error(core.errors.errno(&e)),
+        };
+        let is_root = from.uid == 0;
+        self.pool.run(move || {
+            let len = len.min(SHARED_MAX);
+            let share = || {
+                if core.kills_privileges() {
+                    core.drop_before_write(&caller, to.0, !is_root)?;
+                }
+                let shared = core.patiently(|| work.run(|| core.fs.share(&caller, source, to, len)))?;
+                drop(work);
+                if core.sync { core.fs.fsync(to.0, false).map(|()| shared) } else { Ok(shared) }
+            };
+            let shared = share().map(|shared| u32::try_from(shared).expect("no more than was asked for"));
+            answer(&core, shared, reply, Reply::written);
         });
     }
 

@@ -5,8 +5,8 @@ use zerocopy::FromBytes;
 use crate::transport::TRANSFER_MAX;
 
 use super::layout::{
-    BatchForgetIn, CreateIn, FallocateIn, ForgetOne, FsyncIn, GetxattrIn, InHeader, IoctlIn, LseekIn,
-    MkdirIn, MknodIn, ReadIn, Rename2In, SetattrIn, SetxattrIn, WriteIn, opcode, valid,
+    BatchForgetIn, CopyFileRangeIn, CreateIn, FallocateIn, ForgetOne, FsyncIn, GetxattrIn, InHeader, IoctlIn,
+    LseekIn, MkdirIn, MknodIn, ReadIn, Rename2In, SetattrIn, SetxattrIn, WriteIn, opcode, valid,
 };
 
 /// The kernel's number for an inode; the root directory is 1.
@@ -63,6 +63,7 @@ pub(crate) enum Op<'a> {
     Ioctl { cmd: u32, input: &'a [u8], out_size: usize },
     Fallocate { offset: u64, len: u64, mode: u32 },
     Lseek { offset: u64, whence: u32 },
+    CopyRange { offset: u64, to: (Node, u64), len: u64 },
     Unknown,
 }
 
@@ -100,6 +101,7 @@ pub(crate) fn fixed_len(operation: u32) -> usize {
         opcode::FALLOCATE => size_of::<FallocateIn>(),
         opcode::RENAME2 => size_of::<Rename2In>(),
         opcode::LSEEK => size_of::<LseekIn>(),
+        opcode::COPY_FILE_RANGE => size_of::<CopyFileRangeIn>(),
         _ => 0,
     }
 }
@@ -188,6 +190,11 @@ impl<'a> Op<'a> {
             opcode::LSEEK => {
                 let asked = take::<LseekIn>(fixed)?;
                 Op::Lseek { offset: asked.offset, whence: asked.whence }
+            }
+            opcode::COPY_FILE_RANGE => {
+                let asked = take::<CopyFileRangeIn>(fixed)?;
+                let to = (Node(asked.nodeid_out), asked.off_out);
+                Op::CopyRange { offset: asked.off_in, to, len: asked.len }
             }
             opcode::IOCTL => {
                 let asked = take::<IoctlIn>(fixed)?;

@@ -76,6 +76,7 @@ impl FileSystem for Spy {
         rmdir(caller: &Caller, parent: InodeNo, name: &[u8]) -> Result<()>;
         rename(caller: &Caller, from: (InodeNo, &[u8]), to: (InodeNo, &[u8]), mode: RenameMode) -> Result<()>;
         read(ino: InodeNo, offset: u64, buf: &mut [u8]) -> Result<usize>;
+        share(caller: &Caller, from: (InodeNo, u64), to: (InodeNo, u64), len: u64) -> Result<u64>;
         fallocate(caller: &Caller, ino: InodeNo, offset: u64, len: u64, mode: FallocateMode) -> Result<()>;
         seek(ino: InodeNo, offset: u64, whence: SeekFrom) -> Result<u64>;
         readdir(ino: InodeNo, cookie: u64, sink: &mut dyn FnMut(DirEntry<'_>) -> bool) -> Result<()>;

@@ -166,6 +166,7 @@ impl FileSystem for Reopenable {
         read(ino: InodeNo, offset: u64, buf: &mut [u8]) -> usize;
         write(caller: &Caller, ino: InodeNo, offset: u64, data: &[u8]) -> usize;
         write_back(ino: InodeNo, offset: u64, data: &[u8], stamps: bool) -> usize;
+        share(caller: &Caller, from: (InodeNo, u64), to: (InodeNo, u64), len: u64) -> u64;
         fallocate(caller: &Caller, ino: InodeNo, offset: u64, len: u64, mode: FallocateMode) -> ();
         seek(ino: InodeNo, offset: u64, whence: SeekFrom) -> u64;
         readdir(ino: InodeNo, cookie: u64, sink: &mut dyn FnMut(DirEntry<'_>) -> bool) -> ();

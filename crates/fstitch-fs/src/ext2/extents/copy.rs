@@ -88,6 +88,12 @@ impl Ext2 {
         }
     }
 
+    /// Whether an inode's extents may not be across its end.
+    #[inline]
+    pub(in crate::ext2) fn orders_ends(&self, inode: &Inode) -> bool {
+        inode.has_extents() && self.copies_nodes()
+    }
+
     fn blocks_of(&self, size: u64) -> u64 {
         size.div_ceil(u64::from(self.sb.block_size))
     }
@@ -96,7 +102,7 @@ impl Ext2 {
     pub(in crate::ext2) fn before_end(&self, inode: &mut Inode, size: u64) -> Result<PatchIds> {
         let (wall, now) = (self.blocks_of(size), self.blocks_of(inode.disk.size));
         // Nothing can lie across a file's start.
-        if !inode.has_extents() || !self.copies_nodes() || wall == now || wall == 0 {
+        if wall == now || wall == 0 {
             return Ok(PatchIds::new());
         }
         if self.root_node(inode)?.depth == 0 {
@@ -130,8 +136,9 @@ impl Ext2 {
     }
 
     /// The size has become another one by a patch.
+    #[inline]
     pub(in crate::ext2) fn note_end(&self, tx: &Tx<'_>, inode: &mut Inode, (old, patch): (u64, PatchId)) {
-        if inode.has_extents() && self.copies_nodes() {
+        if self.orders_ends(inode) {
             let ends = (self.blocks_of(old), self.blocks_of(inode.disk.size));
             inode.ends.note(tx, patch, ends);
         }

@@ -385,6 +385,10 @@ impl FileSystem for Gate {
         self.change(&[from.0, to.0], &[from, to], |fs| fs.rename(caller, from, to, mode))
     }
 
+    fn share(&self, caller: &Caller, from: (InodeNo, u64), to: (InodeNo, u64), len: u64) -> Result<u64> {
+        self.change(&[from.0, to.0], &[], |fs| fs.share(caller, from, to, len))
+    }
+
     fn read(&self, ino: InodeNo, offset: u64, buf: &mut [u8]) -> Result<usize> {
         self.pass(Does::Looks, &[ino], |opening| opening.fs.read(ino, offset, buf))
     }

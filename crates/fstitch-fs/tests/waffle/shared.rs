@@ -1,0 +1,202 @@
+//! Files that share blocks, with each other and with snapshots, keep their own contents, and give back what nobody has any more.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use fstitch_core::{Errno, FallocateMode, FileSystem, InodeNo, MemDevice, Seed, SetAttr};
+use fstitch_fs::waffle::Waffle;
+
+use crate::rig::{CALLER, contents, file, is_clean, made, mount, names};
+
+const BLOCK: u64 = 4096;
+
+fn of(fs: &Waffle, dir: InodeNo, name: &str) -> InodeNo {
+    let ino = fs.lookup(dir, name.as_bytes()).unwrap().attr.ino;
+    fs.forget(ino, 1);
+    ino
+}
+
+fn root_of(fs: &Waffle, snapshot: &str) -> InodeNo {
+    let list = of(fs, fs.root(), ".snapshots");
+    of(fs, list, snapshot)
+}
+
+/// What sharing does to bytes.
+fn copy(from: &[u8], to: &mut Vec<u8>, (at, into, len): (u64, u64, u64)) {
+    let index = |n: u64| usize::try_from(n).unwrap();
+    if len == 0 {
+        return;
+    }
+    let bytes = from[index(at)..index(at + len)].to_vec();
+    to.resize(to.len().max(index(into + len)), 0);
+    to[index(into)..index(into + len)].copy_from_slice(&bytes);
+}
+
+type Files = BTreeMap<String, Vec<u8>>;
+
+fn compare(fs: &Waffle, dir: InodeNo, files: &Files, what: &str) {
+    for (name, bytes) in files {
+        assert!(contents(fs, of(fs, dir, name)).unwrap() == *bytes, "{what}: {name}");
+    }
+}
+
+struct Run {
+    fs: Arc<Waffle>,
+    device: Arc<MemDevice>,
+    seed: Seed,
+    files: Files,
+    kept: BTreeMap<String, Files>,
+}
+
+impl Run {
+    fn below(&mut self, end: u64) -> u64 {
+        self.seed.below(end)
+    }
+
+    fn index(&mut self, end: u64) -> usize {
+        usize::try_from(self.seed.below(end)).unwrap()
+    }
+
+    fn file(&mut self) -> (InodeNo, String) {
+        let at = self.index(5);
+        let name = self.files.keys().nth(at).unwrap().clone();
+        (of(&self.fs, self.fs.root(), &name), name)
+    }
+
+    fn share(&mut self) {
+        let (target, name) = self.file();
+        let at = self.index(5);
+        let source = self.files.keys().nth(at).unwrap().clone();
+        let from_kept = self.below(4) == 0 && !self.kept.is_empty();
+        let (dir, bytes) = if from_kept {
+            let snapshot = self.index(self.kept.len() as u64);
+            let (snapshot, files) = self.kept.iter().nth(snapshot).unwrap();
+            (root_of(&self.fs, snapshot), files[&source].clone())
+        } else {
+            (self.fs.root(), self.files[&source].clone())
+        };
+        let (at, into) = (self.below(4) * BLOCK, self.below(12) * BLOCK);
+        let len = if self.below(2) == 0 { 1 << 40 } else { 1 + self.below(40_000) };
+        let source_ino = of(&self.fs, dir, &source);
+        let done = self.fs.share(&CALLER, (source_ino, at), (target, into), len);
+        match done.map_err(|error| error.errno()) {
+            Ok(len) => copy(&bytes, self.files.get_mut(&name).unwrap(), (at, into, len)),
+            // One file with itself, parts of blocks, no room: nothing has happened.
+            Err(error) => assert!([Errno::INVAL, Errno::OPNOTSUPP, Errno::NOSPC].contains(&error), "{error}"),
+        }
+    }
+
+    fn step(&mut self, step: u64) {
+        let (ino, name) = self.file();
+        match self.below(14) {
+            0..=2 => {
+                let (at, len, byte) = (self.below(50_000), self.index(20_000), self.seed.below(256));
+                let bytes = vec![u8::try_from(byte).unwrap(); len];
+                let done = self.fs.write(&CALLER, ino, at, &bytes).unwrap() as u64;
+                copy(&bytes, self.files.get_mut(&name).unwrap(), (0, at, done));
+            }
+            3 => {
+                let size = self.below(60_000);
+                let set = SetAttr { size: Some(size), ..SetAttr::default() };
+                self.fs.setattr(&CALLER, ino, &set).unwrap();
+                self.files.get_mut(&name).unwrap().resize(usize::try_from(size).unwrap(), 0);
+            }
+            4 => {
+                let (at, len) = (self.below(40_000), 1 + self.below(20_000));
+                self.fs.fallocate(&CALLER, ino, at, len, FallocateMode::PunchHole).unwrap();
+                let bytes = self.files.get_mut(&name).unwrap();
+                let end = bytes.len().min(usize::try_from(at + len).unwrap());
+                let from = end.min(usize::try_from(at).unwrap());
+                bytes[from..end].fill(0);
+            }
+            5 => {
+                self.fs.unlink(&CALLER, self.fs.root(), name.as_bytes()).unwrap();
+                file(&self.fs, self.fs.root(), &name, b"again").unwrap();
+                self.files.insert(name, b"again".to_vec());
+            }
+            6 => {
+                let name = format!("s{step}");
+                self.fs.make_snapshot(name.as_bytes()).unwrap();
+                self.kept.insert(name, self.files.clone());
+            }
+            7 if !self.kept.is_empty() => {
+                let at = self.index(self.kept.len() as u64);
+                let name = self.kept.keys().nth(at).unwrap().clone();
+                self.fs.remove_snapshot(name.as_bytes()).unwrap();
+                self.kept.remove(&name);
+            }
+            8 => self.fs.sync().unwrap(),
+            9 => {
+                self.fs.unmount().unwrap();
+                is_clean(&self.device);
+                self.fs = mount(&self.device);
+            }
+            _ => self.share(),
+        }
+    }
+}
+
+#[test]
+fn files_that_share_blocks_keep_their_contents() {
+    for number in 0..16 {
+        let device = made(4096);
+        let fs = mount(&device);
+        let empty = fs.statfs().unwrap().blocks_free;
+        let mut files = Files::new();
+        for name in ["a", "b", "c", "d", "e"] {
+            let bytes = vec![name.as_bytes()[0]; 30_000];
+            file(&fs, fs.root(), name, &bytes).unwrap();
+            files.insert(name.to_owned(), bytes);
+        }
+        let kept = BTreeMap::new();
+        let mut run = Run { fs, device: Arc::clone(&device), seed: Seed::new(number), files, kept };
+        for step in 0..160 {
+            run.step(step);
+            let what = format!("run {number}, step {step}");
+            compare(&run.fs, run.fs.root(), &run.files, &what);
+            for (name, files) in &run.kept {
+                compare(&run.fs, root_of(&run.fs, name), files, &format!("{what}, snapshot {name}"));
+            }
+            if step % 8 == 0 {
+                // After a cut, whatever was on its way.
+                is_clean(&Arc::new(MemDevice::from_image(4096, device.image())));
+            }
+        }
+        let Run { fs, kept, .. } = run;
+        assert!(fs.check().unwrap().is_clean());
+        for name in names(&fs, fs.root()) {
+            fs.unlink(&CALLER, fs.root(), &name).unwrap();
+        }
+        for name in kept.keys() {
+            fs.remove_snapshot(name.as_bytes()).unwrap();
+        }
+        fs.sync().unwrap();
+        // The table of shared blocks stays.
+        assert!(fs.statfs().unwrap().blocks_free + 16 >= empty, "run {number}");
+        fs.unmount().unwrap();
+        is_clean(&device);
+    }
+}
+
+/// A hundred copies of a file take no room, but for what says that they share.
+#[test]
+fn copies_cost_no_room() {
+    let device = made(8192);
+    let fs = mount(&device);
+    let bytes: Vec<u8> = (0..4_000_123_u32).map(|n| n.to_le_bytes()[1] ^ n.to_le_bytes()[2]).collect();
+    let ino = file(&fs, fs.root(), "original", &bytes).unwrap();
+    fs.sync().unwrap();
+    let free = fs.statfs().unwrap().blocks_free;
+    for number in 0..100 {
+        let copy = file(&fs, fs.root(), &format!("copy-{number}"), b"").unwrap();
+        assert_eq!(fs.share(&CALLER, (ino, 0), (copy, 0), u64::MAX >> 8).unwrap(), 4_000_123);
+    }
+    fs.sync().unwrap();
+    let (now, each) = (fs.statfs().unwrap().blocks_free, 12);
+    assert!(free - now < 100 * each, "{} blocks for 100 copies of 977", free - now);
+    fs.unlink(&CALLER, fs.root(), b"original").unwrap();
+    let copy = of(&fs, fs.root(), "copy-57");
+    assert!(contents(&fs, copy).unwrap() == bytes);
+    fs.unmount().unwrap();
+    is_clean(&device);
+}
