@@ -247,11 +247,25 @@ pub trait Shares: Send + Sync {
     ) -> Result<Option<Claim>>;
 }
 
-/// A snapshot of a volume. Field names are a contract.
+/// What a snapshot or a clone is. Its words are a contract.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum TreeKind {
+    /// It never changes.
+    Snapshot,
+    /// It began as a snapshot, and changes by itself.
+    Clone,
+}
+
+/// A snapshot or clone of a volume. Field names are a contract.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Snapshot {
     /// What it is called.
     pub name: String,
+    /// What it is.
+    pub kind: TreeKind,
+    /// What it comes from: of a snapshot the clone (empty for the volume itself), of a clone the snapshot.
+    pub of: String,
     /// When it was made.
     pub made: String,
     /// Files, directories and what else there is in it.
@@ -270,8 +284,18 @@ pub trait Snapshots {
     /// Removes one.
     ///
     /// # Errors
-    /// `ENOENT`, `EBUSY`, `EROFS`; those of the medium.
+    /// `ENOENT`, `EBUSY` while a clone comes from it, `EROFS`; those of the medium.
     fn remove(&self, name: &str) -> Result<()>;
+    /// Makes a clone of one, which can be opened and changed by itself.
+    ///
+    /// # Errors
+    /// `ENOENT`; as [`Snapshots::create`].
+    fn clone(&self, snapshot: &str, name: &str) -> Result<()>;
+    /// Removes a clone, with all that was changed in it.
+    ///
+    /// # Errors
+    /// `ENOENT`, `EBUSY` while it is open or has snapshots, `EROFS`; those of the medium.
+    fn remove_clone(&self, name: &str) -> Result<()>;
 }
 
 /// What is done with the snapshots of a volume.

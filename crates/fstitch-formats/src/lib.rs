@@ -39,7 +39,7 @@ pub mod whose;
 pub use described::{Description, Field};
 pub use format::{
     Cached, Durability, Format, HasSnapshots, Identity, Journals, Look, OwnJournal, Recovering, Recovery,
-    Shares, Snapshot, SnapshotWork, Snapshots,
+    Shares, Snapshot, SnapshotWork, Snapshots, TreeKind,
 };
 pub use fstitch_fs::ext2::mmp::{Around, Claim, Who};
 pub use maps::{KeepsMaps, MapsAt};

@@ -16,7 +16,7 @@ use crate::lent::lend;
 use crate::make::{Asked, AskedJournal, Fresh, Made, Making};
 use crate::{
     Description, Format, HasSnapshots, Health, Identity, Look, OwnJournal, References, Snapshot,
-    SnapshotWork, Snapshots, Volume, show,
+    SnapshotWork, Snapshots, TreeKind, Volume, show,
 };
 
 /// Our own format with shadow paging.
@@ -58,7 +58,7 @@ impl Format for WaffleFormat {
         arrangement: &Arrangement,
         clock: Arc<dyn Clock>,
     ) -> Result<Arc<dyn Volume>> {
-        let Arrangement { consistency, fs, journal, cache, commit_interval, .. } = arrangement;
+        let Arrangement { consistency, fs, journal, cache, commit_interval, tree, .. } = arrangement;
         if journal.is_some() {
             return Err(Error::Unsupported("the device of a journal for waffle, which keeps none".into()));
         }
@@ -70,6 +70,7 @@ impl Format for WaffleFormat {
             atime: fs.atime,
             read_only: fs.read_only,
             commit_age: *commit_interval,
+            tree: tree.clone(),
             ..Options::default()
         };
         Ok(Waffle::mount(device, cache.clone(), clock, options)?)
@@ -168,8 +169,11 @@ impl HasSnapshots for WaffleFormat {
 
 impl Snapshots for Waffle {
     fn list(&self) -> Vec<Snapshot> {
+        let text = |name: &[u8]| String::from_utf8_lossy(name).into_owned();
         let shown = |snapshot: fstitch_fs::waffle::Snapshot| Snapshot {
-            name: String::from_utf8_lossy(&snapshot.name).into_owned(),
+            name: text(&snapshot.name),
+            kind: if snapshot.is_clone { TreeKind::Clone } else { TreeKind::Snapshot },
+            of: text(&snapshot.of),
             made: show::time(snapshot.made),
             inodes: snapshot.inodes,
         };
@@ -182,6 +186,14 @@ impl Snapshots for Waffle {
 
     fn remove(&self, name: &str) -> Result<()> {
         self.remove_snapshot(name.as_bytes())
+    }
+
+    fn clone(&self, snapshot: &str, name: &str) -> Result<()> {
+        self.make_clone(snapshot.as_bytes(), name.as_bytes())
+    }
+
+    fn remove_clone(&self, name: &str) -> Result<()> {
+        Self::remove_clone(self, name.as_bytes())
     }
 }
 

@@ -69,6 +69,8 @@ pub const fn journal_mode(consistency: Consistency) -> Option<JournalMode> {
 pub struct Arrangement {
     /// The mechanism; `None` for `ordered` where the volume has a journal and `soft` where it has none.
     pub consistency: Option<Consistency>,
+    /// The snapshot or clone that is opened by itself, of a volume that has some; empty for the volume.
+    pub tree: Vec<u8>,
     /// Age at which a transaction is committed.
     pub commit_interval: Duration,
     /// The device of an external journal, in blocks of the volume's size.
@@ -85,6 +87,7 @@ impl Default for Arrangement {
     fn default() -> Self {
         Self {
             consistency: None,
+            tree: Vec::new(),
             commit_interval: Duration::from_secs(5),
             journal: None,
             claimed: false,

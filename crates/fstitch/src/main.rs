@@ -264,7 +264,7 @@ mod tests {
     use clap::CommandFactory;
 
     /// Commands that change something, run programs or print what is no data: they need no JSON.
-    const NOT_READING: [&str; 35] = [
+    const NOT_READING: [&str; 36] = [
         "disk replace",
         "disk add",
         "disk remove",
@@ -298,6 +298,7 @@ mod tests {
         "lld volume remove",
         "lld unit",
         "snapshot create",
+        "snapshot clone",
         "snapshot remove",
         "help",
     ];

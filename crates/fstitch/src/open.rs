@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use fstitch_core::{BlockDevice, Consistency, DeviceStats, Error, Overlay, StatsDevice, Timestamp};
+use fstitch_core::{BlockDevice, Consistency, DeviceStats, Errno, Error, Overlay, StatsDevice, Timestamp};
 use fstitch_disk::{Direct, DiskOptions, FileDisk, TableEntry};
 use fstitch_formats as formats;
 use fstitch_formats::{Durability, Format};
@@ -90,6 +90,8 @@ pub struct Options {
     pub direct: Direct,
     /// What is run on faults of which the volume's policy says `notify`.
     pub on_fault: Option<String>,
+    /// The snapshot or clone that is opened by itself.
+    pub tree: Option<String>,
 }
 
 /// An open volume with everything below it.
@@ -182,6 +184,7 @@ impl Arguments {
             // One after the other is read and written here, in small pieces: the kernel reads ahead and writes behind.
             direct: Direct::Never,
             on_fault: None,
+            tree: None,
         })
     }
 
@@ -532,6 +535,7 @@ pub fn look(image: &Path, options: &Options) -> Result<Seen> {
     let read_only = options.access == Access::ReadOnly;
     let arrangement = Arrangement {
         consistency: mechanism(&view, format, options).with_context(name)?,
+        tree: tree(format, options)?,
         commit_interval: options.commit_interval,
         // Nothing is written.
         claimed: true,
@@ -572,13 +576,27 @@ fn file_system(
     let journal = recovery::open_external(options.journal.as_deref(), block_size, options.access)?;
     let arrangement = Arrangement {
         consistency: mechanism(&device, format, options)?,
+        tree: tree(format, options)?,
         commit_interval: options.commit_interval,
         claimed: true,
         journal: journal.map(|disk| Arc::new(disk) as Arc<dyn BlockDevice>),
         cache,
         fs: UhfsOptions { read_only, atime: options.atime, ..UhfsOptions::default() },
     };
-    Ok(format.open(device, &arrangement, crate::epoch::clock(options.epoch))?)
+    let opened = format.open(device, &arrangement, crate::epoch::clock(options.epoch));
+    match (&options.tree, opened) {
+        (Some(tree), Err(error)) if error.errno() == Errno::NOENT => {
+            bail!("there is no snapshot or clone `{tree}`: `fstitch snapshot list` shows what there is")
+        }
+        (_, opened) => Ok(opened?),
+    }
+}
+
+/// The name of what is opened in place of a whole volume.
+fn tree(format: &dyn Format, options: &Options) -> Result<Vec<u8>> {
+    let Some(name) = &options.tree else { return Ok(Vec::new()) };
+    format.snapshots().context(crate::snapshot::NONE)?;
+    Ok(name.clone().into_bytes())
 }
 
 /// Recovers what is on `device`, and opens it, for who has it open below already.

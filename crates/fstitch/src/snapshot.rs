@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use clap::Subcommand;
-use fstitch_formats::{Snapshot, Snapshots};
+use fstitch_formats::{Snapshot, Snapshots, TreeKind};
 use serde_json::{Map, Value};
 
 use crate::control::client;
@@ -27,10 +27,36 @@ pub struct Arguments {
 enum Command {
     /// Keep the volume as it is now under a name; it can be read in `.snapshots` of its root directory
     Create(Named),
-    /// List the snapshots, in the order in which they were made
+    /// List the snapshots and clones, in the order in which they were made
     List(List),
     /// Remove a snapshot, and free what no other one has
-    Remove(Named),
+    Remove(Remove),
+    /// Make a clone of a snapshot: it can be mounted by itself (`mount -o tree=NAME`) and changed, and shares what has not changed
+    Clone(Clone),
+}
+
+#[derive(clap::Args)]
+struct Remove {
+    #[command(flatten)]
+    named: Named,
+    /// It is a clone, and what was changed in it is lost
+    #[arg(long)]
+    clone: bool,
+}
+
+#[derive(clap::Args)]
+struct Clone {
+    #[command(flatten)]
+    volume: open::Arguments,
+    /// The image file or block device, or where it is mounted
+    #[arg(value_name = "IMAGE")]
+    image: PathBuf,
+    /// The snapshot that it begins as
+    #[arg(value_name = "SNAPSHOT")]
+    snapshot: String,
+    /// What it is called: a name without `/`
+    #[arg(value_name = "NAME")]
+    name: String,
 }
 
 #[derive(clap::Args)]
@@ -59,13 +85,24 @@ struct Named {
 
 /// Runs `snapshot`.
 pub fn run(arguments: &Arguments) -> Result<Outcome> {
-    let (named, change, done) = match &arguments.command {
+    let (volume, image, change, done) = match &arguments.command {
         Command::List(list) => return show(list),
-        Command::Create(named) => (named, SnapshotChange::Create(named.name.clone()), "made"),
-        Command::Remove(named) => (named, SnapshotChange::Remove(named.name.clone()), "removed"),
+        Command::Create(Named { volume, image, name }) => {
+            (volume, image, SnapshotChange::Create(name.clone()), format!("snapshot `{name}` was made"))
+        }
+        Command::Remove(Remove { named: Named { volume, image, name }, clone: false }) => {
+            (volume, image, SnapshotChange::Remove(name.clone()), format!("snapshot `{name}` was removed"))
+        }
+        Command::Remove(Remove { named: Named { volume, image, name }, clone: true }) => {
+            (volume, image, SnapshotChange::RemoveClone(name.clone()), format!("clone `{name}` was removed"))
+        }
+        Command::Clone(Clone { volume, image, snapshot, name }) => {
+            let change = SnapshotChange::Clone { snapshot: snapshot.clone(), name: name.clone() };
+            (volume, image, change, format!("clone `{name}` of snapshot `{snapshot}` was made"))
+        }
     };
-    ask(&named.volume, &named.image, Some(&change))?;
-    text(&format!("{}: snapshot `{}` was {done}\n", named.image.display(), named.name))?;
+    ask(volume, image, Some(&change))?;
+    text(&format!("{}: {done}\n", image.display()))?;
     Ok(Outcome::SUCCESS)
 }
 
@@ -81,7 +118,12 @@ fn show(list: &List) -> Result<Outcome> {
     }
     let mut shown = String::new();
     for snapshot in &all {
-        writeln!(shown, "{}  {:>10} inodes  {}", snapshot.made, snapshot.inodes, snapshot.name)?;
+        let of = match (snapshot.kind, snapshot.of.as_str()) {
+            (TreeKind::Clone, of) => format!("  (a clone of {of})"),
+            (TreeKind::Snapshot, "") => String::new(),
+            (TreeKind::Snapshot, of) => format!("  (of the clone {of})"),
+        };
+        writeln!(shown, "{}  {:>10} inodes  {}{of}", snapshot.made, snapshot.inodes, snapshot.name)?;
     }
     text(&shown)?;
     Ok(Outcome::SUCCESS)

@@ -16,7 +16,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, anyhow, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use fstitch_core::Errno;
 use fstitch_core::num::to_u64;
 use serde::{Deserialize, Serialize};
@@ -95,19 +95,40 @@ pub enum SnapshotChange {
     Create(String),
     /// That of this name goes.
     Remove(String),
+    /// A clone is made of one.
+    Clone {
+        /// The snapshot.
+        snapshot: String,
+        /// What the clone is called.
+        name: String,
+    },
+    /// The clone of this name goes.
+    RemoveClone(String),
 }
 
 impl SnapshotChange {
     /// Does it.
     pub fn apply(&self, snapshots: &dyn fstitch_formats::Snapshots) -> Result<()> {
-        let (name, done) = match self {
-            Self::Create(name) => (name, snapshots.create(name)),
-            Self::Remove(name) => (name, snapshots.remove(name)),
+        let (kind, name, done) = match self {
+            Self::Create(name) => ("snapshot", name, snapshots.create(name)),
+            Self::Remove(name) => ("snapshot", name, snapshots.remove(name)),
+            Self::Clone { snapshot, name } => {
+                let done = snapshots.clone(snapshot, name);
+                if done.as_ref().is_err_and(|error| error.errno() == Errno::NOENT) {
+                    bail!("there is no snapshot `{snapshot}`");
+                }
+                ("clone", name, done)
+            }
+            Self::RemoveClone(name) => ("clone", name, snapshots.remove_clone(name)),
         };
         done.map_err(|error| match error.errno() {
             Errno::EXIST => anyhow!("there is a snapshot `{name}`, or something else of that name"),
-            Errno::NOENT => anyhow!("there is no snapshot `{name}`"),
-            Errno::INVAL => anyhow!("`{name}` is no name for a snapshot"),
+            Errno::NOENT => anyhow!("there is no {kind} `{name}`"),
+            Errno::INVAL => anyhow!("`{name}` is no name for a {kind}"),
+            Errno::BUSY if kind == "clone" => {
+                anyhow!("`{name}` is mounted, or there are snapshots of it: `fstitch snapshot list`")
+            }
+            Errno::BUSY => anyhow!("a clone comes from `{name}`: it stays as long as that"),
             Errno::ROFS => anyhow!("the volume is mounted for reading only"),
             _ => error.into(),
         })

@@ -64,6 +64,7 @@ pub fn run(arguments: &Arguments) -> Result<Outcome> {
             epoch: None,
             direct: Direct::Auto,
             on_fault: None,
+            tree: None,
         },
     )?;
     volume.fs.start()?;

@@ -103,6 +103,7 @@ Mount options (-o):
   transport=WAY                  how the kernel's requests come: io_uring (Linux 6.14 and later, after
                                  `echo Y > /sys/module/fuse/parameters/enable_uring` as root), device (/dev/fuse), or
                                  auto (default): io_uring where it can be had
+  tree=NAME                      mount this snapshot (read-only) or clone of the volume by itself, in place of the volume
   casefold                       names are found whatever their case, as on macOS and Windows, and keep the one they were made
                                  with; the kernel remembers no names then, so looking them up takes longer
   hide=PATTERN                   names that fit the pattern (`*`, `?`, `[a-z]`) are not there, in all directories; once for each

@@ -80,6 +80,8 @@ pub struct Options {
     pub on_fault: Option<String>,
     /// Bytes a second that are written to a disk that is rebuilt.
     pub rebuild_rate: Option<u64>,
+    /// The snapshot or clone of the volume that is mounted by itself.
+    pub tree: Option<String>,
     /// Names are found whatever their case.
     pub casefold: bool,
     /// Patterns of names that do not exist.
@@ -294,6 +296,7 @@ impl Options {
                 Patterns::new([value]).map_err(|error| error.to_string())?;
                 self.hide.push(value.to_owned());
             }
+            "tree" => self.tree = Some(value.to_owned()),
             "on_fault" => self.on_fault = Some(value.to_owned()),
             "rebuild_rate" => self.rebuild_rate = Some(crate::size::bytes(value)?),
             "cache_size" => self.cache_size = Some(crate::size::bytes(value)?),

@@ -31,6 +31,7 @@ pub fn open_options(plan: &Plan) -> OpenOptions {
         atime: plan.options.atime.into(),
         epoch: None,
         direct: Direct::Auto,
+        tree: plan.options.tree.clone(),
         on_fault: plan.options.on_fault.clone(),
     }
 }

@@ -77,3 +77,89 @@ fn snapshots_of_a_mounted_volume() {
     assert_eq!(names(&at), ["s0", "s2", "s3", "s4"]);
     mount.end();
 }
+
+/// A clone begins as its snapshot and changes by itself; who mounts it has the volume.
+#[test]
+fn clones_are_mounted_by_their_names() {
+    let place = Place::new();
+    let (image, at) = (place.text("a.img"), place.text("at"));
+    fs::create_dir(place.at("at")).unwrap();
+    fs::write(place.at("file"), vec![7_u8; 100_000]).unwrap();
+    fstitch(&format!("mkfs waffle -q {image} 32M")).ok();
+    fstitch(&format!("cp {} {image}:/file", place.text("file"))).ok();
+    fstitch(&format!("snapshot create {image} one")).ok();
+    fstitch(&format!("snapshot clone {image} two trial")).refused(1, "there is no snapshot `two`");
+    let said = fstitch(&format!("snapshot clone {image} one trial")).ok();
+    assert!(said.contains("clone `trial` of snapshot `one` was made"), "{said}");
+    fstitch(&format!("snapshot remove {image} one")).refused(1, "a clone comes from `one`");
+    fstitch(&format!("mount -o tree=none {image} {at}")).refused(1, "there is no snapshot or clone `none`");
+    let Some(mount) = Mounted::new("-o tree=trial", &image, &at) else { return };
+    assert_eq!(fs::read(mount.path().join("file")).unwrap(), vec![7; 100_000]);
+    fs::write(mount.path().join("file"), b"other").unwrap();
+    fs::create_dir(mount.path().join("new")).unwrap();
+    fstitch(&format!("snapshot create {at} of-trial")).ok();
+    fstitch(&format!("snapshot remove --clone {at} trial")).refused(1, "`trial` is mounted");
+    mount.end();
+    fstitch(&format!("fsck -fn {image}")).ok();
+    let Some(mount) = Mounted::new("", &image, &at) else { return };
+    assert_eq!(fs::read(mount.path().join("file")).unwrap(), vec![7; 100_000]);
+    assert!(!mount.path().join("new").exists());
+    let listed = fstitch(&format!("snapshot list {at}")).ok();
+    assert!(listed.contains("(a clone of one)") && listed.contains("(of the clone trial)"), "{listed}");
+    fstitch(&format!("snapshot remove --clone {at} trial")).refused(1, "there are snapshots of it");
+    fstitch(&format!("snapshot remove {at} of-trial")).ok();
+    fstitch(&format!("snapshot remove --clone {at} trial")).ok();
+    fstitch(&format!("snapshot remove {at} one")).ok();
+    assert!(names(&at).is_empty());
+    mount.end();
+    fstitch(&format!("fsck -fn {image}")).ok();
+    let Some(mount) = Mounted::new("", &image, &at) else { return };
+    fstitch(&format!("snapshot create {at} one")).ok();
+    mount.end();
+    let Some(mount) = Mounted::new("-o tree=one", &image, &at) else { return };
+    assert!(fs::write(mount.path().join("file"), b"no").is_err(), "a snapshot does not change");
+    mount.end();
+    fstitch(&format!("mkfs ext4 -F -q {image} 32M")).ok();
+    fstitch(&format!("mount -o tree=one {image} {at}"))
+        .refused(1, "volumes of this format have no snapshots");
+}
+
+/// `cp` makes copies that take no room, of files and out of snapshots, through the kernel.
+#[test]
+fn copies_share_blocks() {
+    let place = Place::new();
+    let (image, at) = (place.text("a.img"), place.text("at"));
+    fs::create_dir(place.at("at")).unwrap();
+    fstitch(&format!("mkfs waffle -q {image} 64M")).ok();
+    let Some(mount) = Mounted::new("", &image, &at) else { return };
+    let path = |name: &str| mount.path().join(name);
+    let bytes: Vec<u8> = (0..20_000_001_u32).map(|n| (n ^ n >> 9).to_le_bytes()[0]).collect();
+    fs::write(path("big"), &bytes).unwrap();
+    fstitch(&format!("snapshot create {at} one")).ok();
+    // Four of them would not fit otherwise.
+    for (from, to) in [("big", "a"), ("a", "b"), (".snapshots/one/big", "c"), ("c", "d")] {
+        assert_eq!(fs::copy(path(from), path(to)).unwrap(), 20_000_001);
+    }
+    fs::remove_file(path("big")).unwrap();
+    let mut file = fs::OpenOptions::new().write(true).open(path("a")).unwrap();
+    std::io::Write::write_all(&mut file, b"changed").unwrap();
+    drop(file);
+    for name in ["b", "c", "d"] {
+        assert!(fs::read(path(name)).unwrap() == bytes, "{name}");
+    }
+    let changed = fs::read(path("a")).unwrap();
+    assert!(changed.starts_with(b"changed") && changed[7..] == bytes[7..]);
+    // What does not begin with a block is copied by the kernel.
+    let (from, to) = (fs::File::open(path("b")).unwrap(), fs::File::create(path("part")).unwrap());
+    let (mut off, mut done) = (1000, 0);
+    while done < 100_000 {
+        done += rustix::fs::copy_file_range(&from, Some(&mut off), &to, None, 100_000 - done).unwrap();
+    }
+    drop((from, to));
+    assert!(fs::read(path("part")).unwrap() == bytes[1000..101_000]);
+    mount.end();
+    fstitch(&format!("fsck -fn {image}")).ok();
+    let Some(mount) = Mounted::new("", &image, &at) else { return };
+    assert!(fs::read(mount.path().join("d")).unwrap() == bytes);
+    mount.end();
+}

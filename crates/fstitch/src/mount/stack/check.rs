@@ -260,6 +260,7 @@ impl Checker<'_> {
             (options.write_back_age.is_some(), "write_back_age", "a key of the whole stack"),
             (!options.without.is_empty(), "without", "no option of a volume in a stack"),
             (options.durability.is_some(), "durability", "no option of a volume in a stack"),
+            (options.tree.is_some(), "tree", "no option of a volume in a stack"),
             (options.remount, "remount", "no option of a volume in a stack"),
         ];
         match elsewhere.into_iter().find(|(given, ..)| *given) {

@@ -174,6 +174,7 @@ impl Opening<'_> {
         self.recover(volume, format, (blocks, external))?;
         let mut arrangement = Arrangement {
             claimed: false,
+            tree: Vec::new(),
             consistency: volume.options.consistency,
             commit_interval: volume.options.commit_interval.unwrap_or(Arrangement::default().commit_interval),
             journal: external.map(|external| Arc::clone(&external.device)),

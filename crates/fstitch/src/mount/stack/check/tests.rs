@@ -157,6 +157,7 @@ fn options_are_those_of_a_volume() {
     refused(&options("cache_size=1M"), 8, "`cache_size` is a key of the whole stack");
     refused(&options("write_back_age=1s"), 8, "`write_back_age` is a key of the whole stack");
     refused(&options("without=hard"), 8, "`without` is no option");
+    refused(&options("tree=one"), 8, "`tree` is no option");
     refused(&options("remount"), 8, "`remount` is no option");
     refused(&with("\"full\"", "\"fast\""), 6, "`fast` is no consistency mechanism");
 }
