@@ -1,6 +1,7 @@
 //! A format, as the programs above see it.
 
 use std::fmt::Write;
+use std::io::{self, Read};
 use std::sync::Arc;
 
 use fstitch_core::{BlockDevice, Clock, Consistency, RepairOptions, RepairReport, Result, Timestamp};
@@ -255,6 +256,8 @@ pub enum TreeKind {
     Snapshot,
     /// It began as a snapshot, and changes by itself.
     Clone,
+    /// Snapshots are received by it.
+    Receiver,
 }
 
 /// A snapshot or clone of a volume. Field names are a contract.
@@ -296,6 +299,17 @@ pub trait Snapshots {
     /// # Errors
     /// `ENOENT`, `EBUSY` while it is open or has snapshots, `EROFS`; those of the medium.
     fn remove_clone(&self, name: &str) -> Result<()>;
+    /// Writes one to a stream; with `since`, what it has beyond that one. `progress` hears the bytes so far.
+    ///
+    /// # Errors
+    /// `ENOENT`; [`fstitch_core::Error::Unsupported`], saying why; where blocks are damaged; when the stream cannot be written.
+    fn send(
+        &self,
+        name: &str,
+        since: Option<&str>,
+        to: &mut dyn io::Write,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<()>;
 }
 
 /// What is done with the snapshots of a volume.
@@ -308,6 +322,22 @@ pub trait HasSnapshots: Send + Sync {
     /// # Errors
     /// As [`Format::look`]; those of `work`.
     fn with(&self, device: &dyn BlockDevice, read_only: bool, work: SnapshotWork<'_>) -> Result<()>;
+    /// Takes a stream in, which becomes the next snapshot of the tree `tree` of a volume that nobody uses; returns its name.
+    ///
+    /// # Errors
+    /// If it is damaged, or, saying why, if it does not fit what is there; those of the medium.
+    fn receive(
+        &self,
+        device: &dyn BlockDevice,
+        tree: &str,
+        from: &mut (dyn Read + Send),
+        progress: &mut (dyn FnMut(u64) + Send),
+    ) -> Result<String>;
+    /// Copies a stream as it is, and fails unless it is whole.
+    ///
+    /// # Errors
+    /// If it is damaged or ends early; when it cannot be read or written.
+    fn copy_stream(&self, from: &mut dyn Read, to: &mut dyn io::Write) -> Result<()>;
 }
 
 /// A format whose volumes live in a cache, which several of them may share.

@@ -1,5 +1,6 @@
 //! waffle: shadow paging, in which a crash leaves the last root, exactly.
 
+use std::io::{Read, Write};
 use std::sync::Arc;
 
 use fstitch_core::{
@@ -8,7 +9,7 @@ use fstitch_core::{
 use fstitch_fs::arrange::Arrangement;
 use fstitch_fs::waffle::layout::{BLOCK_BYTES, BLOCK_SIZE};
 use fstitch_fs::waffle::mkfs::{MkfsOptions, identify, label, mkfs};
-use fstitch_fs::waffle::{Options, Root, Waffle, check};
+use fstitch_fs::waffle::{Options, Root, Waffle, check, copy_stream, receive};
 use fstitch_patch::{Cache, CacheOptions};
 use serde_json::{Map, Value};
 
@@ -165,6 +166,24 @@ impl HasSnapshots for WaffleFormat {
             fs.unmount()
         })
     }
+
+    fn receive(
+        &self,
+        device: &dyn BlockDevice,
+        tree: &str,
+        from: &mut (dyn Read + Send),
+        progress: &mut (dyn FnMut(u64) + Send),
+    ) -> Result<String> {
+        lend(device, None, |device| {
+            let clock = Arc::new(SystemClock::new()) as Arc<dyn Clock>;
+            let received = receive(&device, &clock, tree.as_bytes(), from, progress)?;
+            Ok(String::from_utf8_lossy(&received.name).into_owned())
+        })
+    }
+
+    fn copy_stream(&self, from: &mut dyn Read, to: &mut dyn Write) -> Result<()> {
+        copy_stream(from, to)
+    }
 }
 
 impl Snapshots for Waffle {
@@ -172,7 +191,11 @@ impl Snapshots for Waffle {
         let text = |name: &[u8]| String::from_utf8_lossy(name).into_owned();
         let shown = |snapshot: fstitch_fs::waffle::Snapshot| Snapshot {
             name: text(&snapshot.name),
-            kind: if snapshot.is_clone { TreeKind::Clone } else { TreeKind::Snapshot },
+            kind: match (snapshot.is_clone, snapshot.of.is_empty()) {
+                (false, _) => TreeKind::Snapshot,
+                (true, false) => TreeKind::Clone,
+                (true, true) => TreeKind::Receiver,
+            },
             of: text(&snapshot.of),
             made: show::time(snapshot.made),
             inodes: snapshot.inodes,
@@ -194,6 +217,16 @@ impl Snapshots for Waffle {
 
     fn remove_clone(&self, name: &str) -> Result<()> {
         Self::remove_clone(self, name.as_bytes())
+    }
+
+    fn send(
+        &self,
+        name: &str,
+        since: Option<&str>,
+        to: &mut dyn Write,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<()> {
+        Self::send(self, name.as_bytes(), since.map(str::as_bytes), to, progress)
     }
 }
 

@@ -264,7 +264,7 @@ mod tests {
     use clap::CommandFactory;
 
     /// Commands that change something, run programs or print what is no data: they need no JSON.
-    const NOT_READING: [&str; 36] = [
+    const NOT_READING: [&str; 38] = [
         "disk replace",
         "disk add",
         "disk remove",
@@ -299,6 +299,8 @@ mod tests {
         "lld unit",
         "snapshot create",
         "snapshot clone",
+        "snapshot send",
+        "snapshot receive",
         "snapshot remove",
         "help",
     ];

@@ -1,11 +1,16 @@
 //! `fstitch snapshot`: snapshots of a volume. The daemon of one that is mounted makes and removes them, under the programs that use it.
 
 use std::fmt::Write;
+use std::fs::File;
+use std::io::{self, BufReader, BufWriter, IsTerminal};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use clap::Subcommand;
+use fstitch_core::Errno;
 use fstitch_formats::{Snapshot, Snapshots, TreeKind};
+use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Map, Value};
 
 use crate::control::client;
@@ -33,6 +38,31 @@ enum Command {
     Remove(Remove),
     /// Make a clone of a snapshot: it can be mounted by itself (`mount -o tree=NAME`) and changed, and shares what has not changed
     Clone(Clone),
+    /// Write a snapshot to standard output, for `receive` on another volume
+    Send(Send),
+    /// Take in what `send` writes, from standard input: it becomes a snapshot of a tree that only streams change
+    Receive(Receive),
+}
+
+#[derive(clap::Args)]
+struct Send {
+    #[command(flatten)]
+    named: Named,
+    /// Only what it has beyond this snapshot, which the other volume has
+    #[arg(long, value_name = "SNAPSHOT")]
+    since: Option<String>,
+}
+
+#[derive(clap::Args)]
+struct Receive {
+    #[command(flatten)]
+    volume: open::Arguments,
+    /// The image file or block device, which is not mounted
+    #[arg(value_name = "IMAGE")]
+    image: PathBuf,
+    /// The tree, which is made for the first stream: a name without `/`
+    #[arg(value_name = "TREE")]
+    tree: String,
 }
 
 #[derive(clap::Args)]
@@ -87,6 +117,8 @@ struct Named {
 pub fn run(arguments: &Arguments) -> Result<Outcome> {
     let (volume, image, change, done) = match &arguments.command {
         Command::List(list) => return show(list),
+        Command::Send(asked) => return send(asked),
+        Command::Receive(asked) => return receive(asked),
         Command::Create(Named { volume, image, name }) => {
             (volume, image, SnapshotChange::Create(name.clone()), format!("snapshot `{name}` was made"))
         }
@@ -119,9 +151,10 @@ fn show(list: &List) -> Result<Outcome> {
     let mut shown = String::new();
     for snapshot in &all {
         let of = match (snapshot.kind, snapshot.of.as_str()) {
+            (TreeKind::Receiver, _) => "  (receives snapshots)".to_owned(),
             (TreeKind::Clone, of) => format!("  (a clone of {of})"),
             (TreeKind::Snapshot, "") => String::new(),
-            (TreeKind::Snapshot, of) => format!("  (of the clone {of})"),
+            (TreeKind::Snapshot, of) => format!("  (of {of})"),
         };
         writeln!(shown, "{}  {:>10} inodes  {}{of}", snapshot.made, snapshot.inodes, snapshot.name)?;
     }
@@ -155,4 +188,78 @@ fn ask(volume: &open::Arguments, image: &Path, change: Option<&SnapshotChange>) 
     }
     done.with_context(name)?;
     Ok(all)
+}
+
+/// What is said where a snapshot cannot be sent.
+pub fn said(done: fstitch_core::Result<()>, name: &str, since: Option<&str>) -> Result<()> {
+    done.map_err(|error| match (error.errno(), since) {
+        (Errno::NOENT, None) => anyhow!("there is no snapshot `{name}`"),
+        (Errno::NOENT, Some(since)) => anyhow!("there is no snapshot `{name}`, or none `{since}`"),
+        _ => error.into(),
+    })
+}
+
+/// Bytes so far, for who watches.
+fn meter(what: &str) -> Result<ProgressBar> {
+    let bar = if io::stderr().is_terminal() { ProgressBar::no_length() } else { ProgressBar::hidden() };
+    bar.set_style(ProgressStyle::with_template(&format!("{what} {{bytes}}, {{bytes_per_sec}}"))?);
+    Ok(bar)
+}
+
+fn send(asked: &Send) -> Result<Outcome> {
+    let Send { named: Named { volume, image, name }, since } = asked;
+    let told = || format!("{}", image.display());
+    let out = io::stdout();
+    ensure!(!out.is_terminal(), "standard output is a terminal: a stream goes to a file or a pipe");
+    // Past the buffer of lines that standard output has.
+    let mut out = BufWriter::with_capacity(1 << 18, File::from(out.as_fd().try_clone_to_owned()?));
+    if let Some(mut daemon) = client::of_volume(image, || volume.start(image))? {
+        match daemon.ask(&Request::Send { name: name.clone(), since: since.clone() })? {
+            Response::Sending => {}
+            Response::Error(text) => bail!("{}: {text}", told()),
+            other => bail!("an unexpected answer: {other:?}"),
+        }
+        let copied = streams()?.copy_stream(daemon.rest(), &mut out);
+        copied.with_context(|| format!("{}: the daemon did not send all of it; its log says why", told()))?;
+        return Ok(Outcome::SUCCESS);
+    }
+    let opened = volume.open_kept(image, Access::ReadOnly)?;
+    let format = opened.format.snapshots().with_context(|| format!("{}: {NONE}", told()))?;
+    let bar = meter("sent")?;
+    let mut done = Ok(());
+    let mut work = |snapshots: &dyn Snapshots| {
+        done = said(
+            snapshots.send(name, since.as_deref(), &mut out, &mut |bytes| bar.set_position(bytes)),
+            name,
+            since.as_deref(),
+        );
+        Ok(())
+    };
+    format.with(&*opened.device, true, &mut work).with_context(told)?;
+    bar.finish_and_clear();
+    done.with_context(told)?;
+    Ok(Outcome::SUCCESS)
+}
+
+/// The format that has streams.
+fn streams() -> Result<&'static dyn fstitch_formats::HasSnapshots> {
+    fstitch_formats::FORMATS.iter().find_map(|format| format.snapshots()).context(NONE)
+}
+
+fn receive(asked: &Receive) -> Result<Outcome> {
+    let Receive { volume, image, tree } = asked;
+    let told = || format!("{}", image.display());
+    if client::of_volume(image, || volume.start(image))?.is_some() {
+        bail!("{}: it is mounted: a volume takes streams in while nobody uses it", told());
+    }
+    let opened = volume.open_kept(image, Access::ReadWrite)?;
+    let format = opened.format.snapshots().with_context(|| format!("{}: {NONE}", told()))?;
+    let bar = meter("received")?;
+    let mut input = BufReader::with_capacity(1 << 18, io::stdin());
+    let name = format.receive(&*opened.device, tree, &mut input, &mut |bytes| bar.set_position(bytes));
+    bar.finish_and_clear();
+    let name = name.with_context(told)?;
+    opened.close()?;
+    text(&format!("{}: snapshot `{name}` was received in `{tree}`\n", told()))?;
+    Ok(Outcome::SUCCESS)
 }

@@ -71,7 +71,7 @@ impl State {
     }
 
     /// Gives a block of a file contents, and returns whether there were none. `old` is the reference that is there.
-    fn put_block(
+    pub(super) fn put_block(
         &mut self,
         ino: u64,
         index: u64,

@@ -116,7 +116,7 @@ impl State {
     /// # Errors
     /// `Io`, `Corrupt`.
     pub(super) fn find(&self, tree: usize, dir: &Inode, name: &[u8]) -> Result<Option<Found>> {
-        let leaf = leaf_of(name_key(name, self.root.seed), dir.depth);
+        let leaf = leaf_of(name_key(name, self.record(tree)?.seed), dir.depth);
         let Some(bytes) = self.node(tree, Obj::Data(dir.ino), 0, leaf)? else { return Ok(None) };
         let entries = entries(&bytes, dir.ino, (leaf, dir.depth))?;
         let found = entries.iter().find(|entry| entry.name == name);
@@ -128,7 +128,7 @@ impl State {
     /// # Errors
     /// `Io`, `Corrupt`; `ENOSPC` if no depth has room for it.
     pub(super) fn add_name(&mut self, dir: u64, name: &[u8], ino: u64, kind: FileKind) -> Result<()> {
-        let wanted = name_key(name, self.root.seed);
+        let wanted = name_key(name, self.head().seed);
         loop {
             let inode = self.inode(self.head, dir)?;
             let leaf = leaf_of(wanted, inode.depth);
@@ -188,7 +188,7 @@ impl State {
 
     /// Where an entry is: its leaf and the byte there.
     fn locate(&self, dir: &Inode, name: &[u8]) -> Result<(u64, usize)> {
-        let leaf = leaf_of(name_key(name, self.root.seed), dir.depth);
+        let leaf = leaf_of(name_key(name, self.head().seed), dir.depth);
         let bytes = self.node(self.head, Obj::Data(dir.ino), 0, leaf)?.ok_or(Errno::NOENT)?;
         let entries = entries(&bytes, dir.ino, (leaf, dir.depth))?;
         let entry = entries.iter().find(|entry| entry.name == name).ok_or(Errno::NOENT)?;

@@ -12,7 +12,7 @@ use fstitch_patch::{Cache, CacheOptions};
 
 use super::layout::inode::{INLINE, Inode};
 use super::layout::pointer::{Fork, Ref};
-use super::layout::record::{Record, TreeKind};
+use super::layout::record::{Record, Source, TreeKind};
 use super::layout::root::Root;
 use super::layout::{BLOCK, BLOCKS_MAX, BLOCKS_MIN, FIRST_INO, ROOT_INO, ROOT_PLACES};
 use super::state::State;
@@ -77,7 +77,6 @@ pub fn mkfs(device: Arc<dyn BlockDevice>, options: &MkfsOptions) -> Result<Root>
         records: 1,
         free: 0,
         next_tree: 2,
-        seed: options.seed,
         at: options.now,
         made: options.now,
     };
@@ -85,7 +84,7 @@ pub fn mkfs(device: Arc<dyn BlockDevice>, options: &MkfsOptions) -> Result<Root>
     let clock: Arc<dyn Clock> = Arc::new(ManualClock::new());
     let cache =
         Cache::new(device, CacheOptions { cache_size: CACHE_BYTES, ..CacheOptions::default() }, clock);
-    let mut state = State::new(cache, root, first_tree(options.now));
+    let mut state = State::new(cache, root, first_tree(options));
     state.begin(options.now);
     state.put_new(&root_dir(options))?;
     state.apply()?;
@@ -111,7 +110,7 @@ fn wipe(device: &dyn BlockDevice) -> Result<()> {
     device.flush()
 }
 
-fn first_tree(now: Timestamp) -> Record {
+fn first_tree(options: &MkfsOptions) -> Record {
     Record {
         kind: TreeKind::Head,
         id: 1,
@@ -124,7 +123,10 @@ fn first_tree(now: Timestamp) -> Record {
         orphan: 0,
         used: 1,
         orphans: 0,
-        made: now,
+        made: options.now,
+        seed: options.seed,
+        is_receiving: false,
+        source: Source::default(),
         name: Vec::new(),
     }
 }

@@ -8,7 +8,7 @@
 //!   tree.rs    nodes by their places, changed ones in memory
 //!   state.rs   an operation's begin, room, end and undoing      map.rs   used and free blocks
 //!   commit.rs  nodes become blocks, and a root                  layout/  bytes
-//!   snapshot.rs  records of roots that stay, and clones of them    share.rs  files that share blocks
+//!   snapshot.rs  records of roots that stay, and clones of them    share.rs  files that share blocks    stream/  snapshots sent and received
 //!   volume.rs age.rs  a mount: locks, references, when it commits      grouped.rs  devices with smaller blocks
 //!        │
 //!        ▼
@@ -32,6 +32,7 @@ mod posix;
 mod share;
 mod snapshot;
 mod state;
+mod stream;
 mod tree;
 mod volume;
 mod xattr;
@@ -39,4 +40,5 @@ mod xattr;
 pub use grouped::grouped;
 pub use layout::root::Root;
 pub use snapshot::Snapshot;
+pub use stream::{Received, copy_stream, receive};
 pub use volume::{Options, Waffle};

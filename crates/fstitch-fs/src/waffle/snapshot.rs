@@ -13,7 +13,7 @@ use fstitch_core::{Errno, Error, Result, Timestamp};
 use super::layout::FAN;
 use super::layout::inode::{INODE_BYTES, INODES_IN_BLOCK, Slot, place};
 use super::layout::pointer::{Fork, Ref};
-use super::layout::record::{RECORDS_MAX, Record, TREE_END, TreeKind, is_tree_name};
+use super::layout::record::{RECORDS_MAX, Record, Source, TREE_END, TreeKind, is_tree_name};
 use super::state::{Class, State};
 use super::tree::{Key, Obj};
 use super::volume::Waffle;
@@ -23,10 +23,12 @@ use super::volume::Waffle;
 pub struct Snapshot {
     /// Its name.
     pub name: Vec<u8>,
-    /// What it comes from: a snapshot's tree (empty for the first one), or a clone's snapshot.
+    /// What it comes from: a snapshot's tree (empty for the first one), or a clone's snapshot (empty for a tree that receives).
     pub of: Vec<u8>,
-    /// Whether it is a clone.
+    /// Whether it is a clone, or a tree that receives snapshots.
     pub is_clone: bool,
+    /// Whether it was being received and is not whole.
+    pub is_receiving: bool,
     /// The root that it keeps; of a clone that of its snapshot.
     pub generation: u64,
     /// When it was made.
@@ -78,9 +80,37 @@ impl State {
             generation: self.root.generation,
             origin: 0,
             made: now,
+            source: Source::default(),
             name: name.to_vec(),
             ..self.head().clone()
         })
+    }
+
+    /// The same of what was received from a snapshot of another volume.
+    pub(super) fn note_received(&mut self, name: &[u8], made: Timestamp, source: Source) -> Result<()> {
+        self.note_snapshot(name, made)?;
+        let snapshot = self.trees.iter_mut().flatten().find(|tree| tree.name == name);
+        snapshot.ok_or(Errno::STALE)?.source = source;
+        Ok(())
+    }
+
+    /// A tree is again what its last snapshot is.
+    pub(super) fn roll_back(&mut self, tree: usize, last: &Record, now: Timestamp) -> Result<()> {
+        let changed = self.record(tree)?.inodes;
+        self.begin(now);
+        let only = Only { kept: last.generation, after: None };
+        let done = self.give_up_fork(only, Obj::Inodes, changed).and_then(|()| self.check_room(Class::Last));
+        if done.is_err() {
+            self.undo();
+            return done;
+        }
+        self.apply()?;
+        let Record { inodes, ino_end, free_ino, orphan, used, orphans, .. } = *last;
+        if let Some(tree) = &mut self.trees[tree] {
+            (tree.inodes, tree.ino_end, tree.free_ino) = (inodes, ino_end, free_ino);
+            (tree.orphan, tree.used, tree.orphans) = (orphan, used, orphans);
+        }
+        Ok(())
     }
 
     /// Notes a clone of a snapshot.
@@ -95,6 +125,7 @@ impl State {
             origin: snapshot.id,
             head: self.root.next_tree,
             made: now,
+            source: Source::default(),
             name: name.to_vec(),
             ..snapshot.clone()
         })
@@ -106,7 +137,7 @@ impl State {
     }
 
     /// Adds a tree, which gets the next number.
-    fn add_tree(&mut self, tree: Record) -> Result<()> {
+    pub(super) fn add_tree(&mut self, tree: Record) -> Result<()> {
         if !is_tree_name(&tree.name) {
             return Err(Errno::INVAL.into());
         }
@@ -209,7 +240,7 @@ impl Waffle {
         let trees = &core.state.trees;
         let name = |id: u64| trees.iter().flatten().find(|tree| tree.id == id).map(|tree| tree.name.clone());
         let is_listed = |tree: &&Record| {
-            tree.kind == TreeKind::Snapshot || tree.kind == TreeKind::Head && tree.origin != 0
+            tree.kind == TreeKind::Snapshot || tree.kind == TreeKind::Head && !tree.name.is_empty()
         };
         let mut all: Vec<&Record> = trees.iter().flatten().filter(is_listed).collect();
         all.sort_by_key(|tree| tree.id);
@@ -219,6 +250,7 @@ impl Waffle {
                 name: tree.name.clone(),
                 of: name(if is_clone { tree.origin } else { tree.head }).unwrap_or_default(),
                 is_clone,
+                is_receiving: tree.is_receiving,
                 generation: tree.generation,
                 made: tree.made,
                 inodes: tree.used,
@@ -255,7 +287,7 @@ impl Waffle {
         self.remove_tree(|state| {
             let found = state.find_tree(name).ok_or(Errno::NOENT)?;
             let tree = state.record(found)?;
-            if tree.kind != TreeKind::Head || tree.origin == 0 {
+            if tree.kind != TreeKind::Head || tree.name.is_empty() {
                 return Err(Errno::NOENT.into());
             }
             let id = tree.id;
@@ -328,7 +360,7 @@ impl Waffle {
     }
 
     /// Changes the table of trees when everything is stable, and makes that stable.
-    fn change_trees(&self, work: impl Fn(&mut State, Timestamp) -> Result<()>) -> Result<()> {
+    pub(super) fn change_trees(&self, work: impl Fn(&mut State, Timestamp) -> Result<()>) -> Result<()> {
         if self.options().read_only {
             return Err(Errno::ROFS.into());
         }

@@ -38,6 +38,8 @@ pub struct Options {
     pub commit_age: Duration,
     /// The tree that is mounted, a clone or a snapshot; empty for the first one.
     pub tree: Vec<u8>,
+    /// A stream is taken in by that tree, which need not be whole.
+    pub receives: bool,
 }
 
 impl Default for Options {
@@ -48,6 +50,7 @@ impl Default for Options {
             idle_nodes: 4096,
             commit_age: Duration::from_secs(5),
             tree: Vec::new(),
+            receives: false,
         }
     }
 }
@@ -171,6 +174,15 @@ impl Waffle {
             me: Weak::clone(me),
             ager: Mutex::default(),
         });
+        if fs.options.receives {
+            return Ok(fs);
+        }
+        if fs.share().state.head().is_receiving {
+            let tree = String::from_utf8_lossy(&fs.options.tree).into_owned();
+            return Err(Error::Unsupported(format!(
+                "tree `{tree}`, which was being received and is not whole"
+            )));
+        }
         fs.inode_of(&fs.share().state, InodeNo(ROOT_INO))?.1.seen().attr.expect_directory()?;
         if !fs.options.read_only {
             fs.free_orphans()?;
@@ -435,7 +447,8 @@ impl Waffle {
             Some(error) => return Err(error),
             None => {}
         }
-        let done = self.free_orphans().and_then(|()| self.make_stable()).and_then(|()| {
+        let orphans = if self.options.receives { Ok(()) } else { self.free_orphans() };
+        let done = orphans.and_then(|()| self.make_stable()).and_then(|()| {
             let _alone = self.commits.lock();
             self.make_root(true)?;
             let last = self.share().state.last_root;

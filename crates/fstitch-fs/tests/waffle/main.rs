@@ -10,4 +10,5 @@ mod full;
 mod rig;
 mod shared;
 mod snapshots;
+mod streams;
 mod work;

@@ -72,6 +72,11 @@ impl Connection {
         }
     }
 
+    /// What follows the answers, as bytes.
+    pub fn rest(&mut self) -> &mut impl std::io::Read {
+        &mut self.stream
+    }
+
     /// The status behind this connection. Unlike other answers it is there at once, so that one stuck daemon keeps nobody
     /// waiting for ever.
     pub fn status(mut self) -> Result<Status> {

@@ -78,6 +78,13 @@ pub enum Request {
         #[serde(default)]
         change: Option<SnapshotChange>,
     },
+    /// Send a snapshot. After the answer the stream follows, and the end of the connection.
+    Send {
+        /// The snapshot.
+        name: String,
+        /// The one that it is told from.
+        since: Option<String>,
+    },
     /// Read and compare what the maps of a policy speak of: a part of the volume.
     Scrub {
         /// The block where it begins.
@@ -155,6 +162,8 @@ pub enum Response {
     Cut(Cut),
     /// To `Graph`.
     Graph(Box<graph::Graph>),
+    /// To `Send`, before the stream.
+    Sending,
     /// To `Trace`, first.
     TraceBegan(trace::Head),
     /// To `Trace`: what has happened since the last answer.

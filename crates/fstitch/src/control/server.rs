@@ -58,6 +58,8 @@ pub trait Served: Send + Sync + 'static {
     fn change_disks(&self, change: &crate::disks::Change) -> Result<String>;
     /// For `snapshots`.
     fn snapshots(&self, change: Option<&SnapshotChange>) -> Result<Vec<fstitch_formats::Snapshot>>;
+    /// For `send`.
+    fn send(&self, name: &str, since: Option<&str>, to: &mut dyn std::io::Write) -> Result<()>;
     /// For `scrub`.
     fn scrub(&self, from: u64) -> Result<crate::shepherd::scrub::Found>;
     /// For `trace`: from now on it is noted what becomes of patches. Fails where somebody has that done.
@@ -169,6 +171,9 @@ fn serve(stream: &UnixStream, shared: &Shared) -> Result<()> {
     let response = match serde_json::from_str(&line) {
         Ok(Request::Wait) => return wait(stream, shared),
         Ok(Request::Trace) => return trace(stream, &*shared.served),
+        Ok(Request::Send { name, since }) => {
+            return send_snapshot(stream, &*shared.served, (&name, since.as_deref()));
+        }
         Ok(request) => answer(&request, &*shared.served),
         Err(error) => Response::Error(format!("this is no request: {error}")),
     };
@@ -193,7 +198,9 @@ fn answer(request: &Request, served: &dyn Served) -> Response {
         Request::Whose { blocks } => served.whose(blocks).map(Response::Whose),
         Request::Snapshots { change } => served.snapshots(change.as_ref()).map(Response::Snapshots),
         Request::Scrub { from } => served.scrub(*from).map(Response::Scrub),
-        Request::Wait | Request::Trace => Ok(Response::Error("this is answered elsewhere".into())),
+        Request::Wait | Request::Trace | Request::Send { .. } => {
+            Ok(Response::Error("this is answered elsewhere".into()))
+        }
     };
     result.unwrap_or_else(|error| Response::Error(crate::output::reasons(&error)))
 }
@@ -216,6 +223,48 @@ fn wait(stream: &UnixStream, shared: &Shared) -> Result<()> {
             Some(_) => held,
             None => shared.ended.wait_timeout(held, PROGRESS_INTERVAL).unpoisoned().0,
         };
+    }
+}
+
+/// The stream of a snapshot, after an answer that it follows; what goes wrong before its first byte is the answer.
+struct Follows<'a> {
+    stream: &'a UnixStream,
+    has_begun: bool,
+}
+
+impl std::io::Write for Follows<'_> {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        if !self.has_begun {
+            send(self.stream, &Response::Sending).map_err(std::io::Error::other)?;
+            self.has_begun = true;
+        }
+        std::io::Write::write(&mut self.stream, bytes)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        std::io::Write::flush(&mut self.stream)
+    }
+}
+
+fn send_snapshot(
+    stream: &UnixStream,
+    served: &dyn Served,
+    (name, since): (&str, Option<&str>),
+) -> Result<()> {
+    // Whoever takes the stream may be slow, and is not waited for without end.
+    stream.set_write_timeout(Some(Duration::from_secs(600)))?;
+    let mut follows = std::io::BufWriter::with_capacity(1 << 18, Follows { stream, has_begun: false });
+    let done = served.send(name, since, &mut follows);
+    let flushed = std::io::Write::flush(&mut follows);
+    match done {
+        Ok(()) => Ok(flushed?),
+        Err(error) if !follows.get_ref().has_begun => {
+            send(stream, &Response::Error(crate::output::reasons(&error)))
+        }
+        Err(error) => {
+            tracing::warn!("sending snapshot `{name}`: {}", crate::output::reasons(&error));
+            Ok(())
+        }
     }
 }
 
@@ -317,6 +366,9 @@ mod tests {
         }
         fn change_disks(&self, _: &crate::disks::Change) -> Result<String> {
             anyhow::bail!("one disk")
+        }
+        fn send(&self, _: &str, _: Option<&str>, _: &mut dyn std::io::Write) -> Result<()> {
+            anyhow::bail!("no snapshots here")
         }
         fn snapshots(&self, _: Option<&SnapshotChange>) -> Result<Vec<fstitch_formats::Snapshot>> {
             anyhow::bail!("no snapshots")

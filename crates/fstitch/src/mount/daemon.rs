@@ -539,6 +539,14 @@ impl Served for Daemon {
         })
     }
 
+    fn send(&self, name: &str, since: Option<&str>, to: &mut dyn std::io::Write) -> Result<()> {
+        // The volume stays open for as long as the stream takes.
+        self.with(|volume| {
+            let snapshots = volume.fs.snapshots().context(crate::snapshot::NONE)?;
+            crate::snapshot::said(snapshots.send(name, since, to, &mut |_| ()), name, since)
+        })
+    }
+
     fn scrub(&self, from: u64) -> Result<crate::shepherd::scrub::Found> {
         self.with(|volume| {
             let kept = volume

@@ -105,7 +105,7 @@ fn clones_are_mounted_by_their_names() {
     assert_eq!(fs::read(mount.path().join("file")).unwrap(), vec![7; 100_000]);
     assert!(!mount.path().join("new").exists());
     let listed = fstitch(&format!("snapshot list {at}")).ok();
-    assert!(listed.contains("(a clone of one)") && listed.contains("(of the clone trial)"), "{listed}");
+    assert!(listed.contains("(a clone of one)") && listed.contains("(of trial)"), "{listed}");
     fstitch(&format!("snapshot remove --clone {at} trial")).refused(1, "there are snapshots of it");
     fstitch(&format!("snapshot remove {at} of-trial")).ok();
     fstitch(&format!("snapshot remove --clone {at} trial")).ok();
@@ -161,5 +161,50 @@ fn copies_share_blocks() {
     fstitch(&format!("fsck -fn {image}")).ok();
     let Some(mount) = Mounted::new("", &image, &at) else { return };
     assert!(fs::read(mount.path().join("d")).unwrap() == bytes);
+    mount.end();
+}
+
+/// Through a pipe: `send` of a volume that is mounted or not, `receive` on another one.
+fn pipe(send: &str, receive: &str) -> (bool, String) {
+    let program = env!("CARGO_BIN_EXE_fstitch");
+    let script = format!("set -o pipefail; {program} snapshot send {send} | {program} snapshot receive {receive}");
+    let done = std::process::Command::new("bash").args(["-c", &script]).output().unwrap();
+    let said = [done.stdout, done.stderr].concat();
+    (done.status.success(), String::from_utf8(said).unwrap())
+}
+
+#[test]
+fn snapshots_are_sent_to_other_volumes() {
+    let place = Place::new();
+    let (image, backup, at) = (place.text("a.img"), place.text("b.img"), place.text("at"));
+    fs::create_dir(place.at("at")).unwrap();
+    fs::write(place.at("file"), vec![7_u8; 3_000_000]).unwrap();
+    fstitch(&format!("mkfs waffle -q {image} 32M")).ok();
+    fstitch(&format!("mkfs waffle -q {backup} 64M")).ok();
+    fstitch(&format!("cp {} {image}:/file", place.text("file"))).ok();
+    fstitch(&format!("snapshot create {image} one")).ok();
+    let (is_done, said) = pipe(&format!("{image} one"), &format!("{backup} disk"));
+    assert!(is_done && said.contains("snapshot `one` was received in `disk`"), "{said}");
+    assert_eq!(fstitch(&format!("cat {backup}:/.snapshots/one/file")).ok().len(), 3_000_000);
+    let Some(mount) = Mounted::new("", &image, &at) else { return };
+    fs::write(mount.path().join("new"), b"new").unwrap();
+    fstitch(&format!("snapshot create {at} two")).ok();
+    let (is_done, said) = pipe(&format!("{at} none"), &format!("{backup} disk"));
+    assert!(!is_done && said.contains("there is no snapshot `none`"), "{said}");
+    let (is_done, said) = pipe(&format!("--since one {at} two"), &format!("{at} disk"));
+    assert!(!is_done && said.contains("it is mounted"), "{said}");
+    let (is_done, said) = pipe(&format!("--since one {at} two"), &format!("{backup} disk"));
+    assert!(is_done, "{said}");
+    // Programs go on while a whole one is sent.
+    let (is_done, said) = pipe(&format!("{image} two"), &format!("{backup} other"));
+    assert!(!is_done && said.contains("a second snapshot `two`"), "{said}");
+    mount.end();
+    assert_eq!(names(&backup), ["disk", "one", "two"]);
+    assert_eq!(fstitch(&format!("cat {backup}:/.snapshots/two/new")).ok(), "new");
+    fstitch(&format!("fsck -fn {backup}")).ok();
+    fstitch(&format!("snapshot receive {backup} disk")).refused(1, "it ends before its end");
+    fstitch(&format!("snapshot clone {backup} two back")).ok();
+    let Some(mount) = Mounted::new("-o tree=back", &backup, &at) else { return };
+    assert_eq!(fs::read(mount.path().join("new")).unwrap(), b"new");
     mount.end();
 }

@@ -51,7 +51,7 @@ pub(super) fn check_state(state: &State) -> Result<CheckReport> {
     let mut report = CheckReport::default();
     blocks::check(state, &mut report)?;
     for (number, tree) in state.trees.iter().enumerate() {
-        if tree.as_ref().is_some_and(|tree| tree.kind == TreeKind::Head) {
+        if tree.as_ref().is_some_and(|tree| tree.kind == TreeKind::Head && !tree.is_receiving) {
             names::check(state, number, &mut report)?;
         }
     }

@@ -80,7 +80,7 @@ impl Names<'_> {
             }
             for (name, key, kind, child) in self.listed(&dir)? {
                 let text = String::from_utf8_lossy(&name).into_owned();
-                if key != name_key(&name, self.state.root.seed) {
+                if key != name_key(&name, self.record.seed) {
                     self.say("name-key", format!("name {text} in directory {ino} has another key"));
                 }
                 let found = self.state.slot(self.tree, child);

@@ -94,6 +94,20 @@ impl FreeInode {
     }
 }
 
+/// An inode's bytes lead to nothing any more.
+pub fn clear_forks(bytes: &mut [u8]) {
+    if Le::u16(bytes, 0) != 0 {
+        put_forks(bytes, Fork::default(), Fork::default());
+    }
+}
+
+/// They lead there.
+pub fn put_forks(bytes: &mut [u8], data: Fork, xattrs: Fork) {
+    (bytes[2], bytes[3]) = (data.height, xattrs.height);
+    data.root.write(bytes, 96);
+    xattrs.root.write(bytes, 128);
+}
+
 /// What an inode's bytes are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::large_enum_variant, reason = "it is looked at where it was made, and never kept")]

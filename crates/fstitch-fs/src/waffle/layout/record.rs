@@ -50,9 +50,26 @@ pub struct Record {
     pub orphans: u64,
     /// When it was made.
     pub made: Timestamp,
+    /// The seed of names' keys.
+    pub seed: u64,
+    /// It is being received, and is not whole.
+    pub is_receiving: bool,
+    /// Of a snapshot that was received: whose it was.
+    pub source: Source,
     /// Its name.
     pub name: Vec<u8>,
 }
+
+/// A snapshot, whatever volume it is in: the volume that it was made of, and the root that it keeps. Zeros for none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Source {
+    /// The volume's UUID.
+    pub uuid: [u8; 16],
+    /// The generation there.
+    pub generation: u64,
+}
+
+const RECEIVING: u8 = 1;
 
 impl Record {
     /// Its bytes.
@@ -66,6 +83,7 @@ impl Record {
         };
         bytes[1] = u8::try_from(self.name.len()).expect("names are checked");
         bytes[2] = self.inodes.height;
+        bytes[3] = if self.is_receiving { RECEIVING } else { 0 };
         for (at, value) in [
             (8, self.id),
             (16, self.generation),
@@ -76,11 +94,14 @@ impl Record {
             (88, self.orphan),
             (96, self.used),
             (104, self.orphans),
+            (128, self.seed),
+            (152, self.source.generation),
         ] {
             Le::put_u64(&mut bytes, at, value);
         }
         self.inodes.root.write(&mut bytes, 40);
         put_time(&mut bytes, 112, 120, self.made);
+        bytes[136..152].copy_from_slice(&self.source.uuid);
         bytes[256..256 + self.name.len()].copy_from_slice(&self.name);
         bytes
     }
@@ -115,6 +136,12 @@ impl Record {
             used: Le::u64(bytes, 96),
             orphans: Le::u64(bytes, 104),
             made: time(bytes, 112, 120),
+            seed: Le::u64(bytes, 128),
+            is_receiving: bytes[3] & RECEIVING != 0,
+            source: Source {
+                uuid: bytes[136..152].try_into().expect("16 bytes"),
+                generation: Le::u64(bytes, 152),
+            },
             name: name.to_vec(),
         };
         if record.inodes.height > HEIGHT_MAX || record.made.nanos >= NANOS_END {
@@ -169,6 +196,9 @@ mod tests {
             used: 5,
             orphans: 0,
             made: Timestamp { secs: 7, nanos: 1 },
+            seed: 11,
+            is_receiving: true,
+            source: Source { uuid: [6; 16], generation: 12 },
             name: vec![b'x'; NAME_MAX],
         };
         let bytes = record.encode();

@@ -61,8 +61,6 @@ pub struct Root {
     pub free: u64,
     /// The next tree's number.
     pub next_tree: u64,
-    /// The seed of names' keys.
-    pub seed: u64,
     /// When this root was made.
     pub at: Timestamp,
     /// When the volume was made.
@@ -105,7 +103,6 @@ impl Root {
             (144, shape.end),
             (256, self.free),
             (264, self.next_tree),
-            (320, self.seed),
         ] {
             Le::put_u64(&mut bytes, at, value);
         }
@@ -167,7 +164,6 @@ impl Root {
             records: Le::u32(bytes, 188),
             free: Le::u64(bytes, 256),
             next_tree: Le::u64(bytes, 264),
-            seed: Le::u64(bytes, 320),
             at: time(bytes, 272, 280),
             made: time(bytes, 288, 296),
         };
@@ -310,7 +306,6 @@ mod tests {
             records: 1,
             free: 99,
             next_tree: 2,
-            seed: 77,
             at: Timestamp { secs: 5, nanos: 6 },
             made: Timestamp { secs: -1, nanos: 0 },
         }
