@@ -70,6 +70,7 @@ const WAFFLE: [(&str, &str, &str, u64, u64, &str); 12] = [
     ("waffle: editor", "editor", "--range", 20, 10, "--fs waffle --states-per-cut 64"),
     ("waffle: db", "db", "--range", 20, 10, "--fs waffle --states-per-cut 64"),
     ("waffle: writers", "writers", "--range", 400, 200, "--fs waffle --states-per-cut 48"),
+    ("waffle: shares", "shares", "--range", 3_000, 1_000, "--fs waffle --states-per-cut 32"),
     ("waffle: random", "random", "--range", 6_000, 1_000, "--fs waffle --states-per-cut 32"),
     ("waffle: seq2, all", "seq2", "--range", 462_400, 23_120, "--fs waffle --states-per-cut 48"),
     ("waffle: seq3, sample", "seq3", "--sample", 100_000, 25_000, "--fs waffle --states-per-cut 16"),

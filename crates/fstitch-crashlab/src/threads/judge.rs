@@ -215,6 +215,7 @@ fn changed(act: &Act) -> Option<&String> {
             Op::Write { path, .. }
             | Op::Append { path, .. }
             | Op::Truncate { path, .. }
+            | Op::Share { to: path, .. }
             | Op::Fallocate { path, .. },
         ) => Some(path),
         _ => None,

@@ -33,6 +33,8 @@ pub enum Op {
     Truncate { path: String, size: u64 },
     /// Allocates, zeroes or frees a range.
     Fallocate { path: String, offset: u64, len: u64, mode: FallocateMode },
+    /// Lets a file have another one's contents without copying them.
+    Share { from: String, to: String },
     /// Sets an extended attribute to a pattern.
     SetXattr { path: String, name: String, len: usize },
     /// Removes an extended attribute.
@@ -109,6 +111,7 @@ impl fmt::Display for Op {
             Self::Fallocate { path, offset, len, mode } => {
                 write!(f, "{} {path} {offset} {len}", word(&FALLOCATES, mode))
             }
+            Self::Share { from, to } => write!(f, "share {from} {to}"),
             Self::SetXattr { path, name, len } => write!(f, "setxattr {path} {name} {len}"),
             Self::RemoveXattr { path, name } => write!(f, "removexattr {path} {name}"),
             Self::Chmod { path, perm } => write!(f, "chmod {path} {perm:o}"),
@@ -184,6 +187,7 @@ fn parse(words: &[&str]) -> Option<Op> {
         ["tmpfile", dir, link_as, len] => {
             Op::Tmpfile { dir: path(dir)?, link_as: path(link_as)?, len: len.parse().ok()? }
         }
+        ["share", from, to] => Op::Share { from: path(from)?, to: path(to)? },
         [verb, old, new] => Op::Rename { old: path(old)?, new: path(new)?, mode: value(&RENAMES, verb)? },
         [verb, at, offset, len] => Op::Fallocate {
             path: path(at)?,
@@ -203,7 +207,7 @@ mod tests {
     fn every_verb_is_read_as_it_is_written() {
         let lines = "create /a\nmkdir /a\nmknod /a fifo\nsymlink /a 70\nlink /a /b\nunlink /a\nrmdir /a\nrename /a /b\n\
                      rename-noreplace /a /b\nexchange /a /b\nwrite /a 0 5000\nappend /a 9\ntruncate /a 3\n\
-                     allocate /a 1 2\nallocate-keep-size /a 1 2\npunch /a 1 2\nzero /a 1 2\nzero-keep-size /a 1 2\n\
+                     allocate /a 1 2\nallocate-keep-size /a 1 2\npunch /a 1 2\nzero /a 1 2\nzero-keep-size /a 1 2\nshare /a /b\n\
                      collapse /a 1 2\ninsert /a 1 2\n\
                      setxattr /a user.x 20\nremovexattr /a user.x\nchmod /a 644\nchown /a 5\nchown /a 5 6\nproject /a 7\nas 1 2\ntmpfile /d /d/a 100\n\
                      hold /a\nrelease /a\nfsync /a\nfdatasync /a\nsync\nwrite-out 8 77\nall-but 3";

@@ -15,18 +15,29 @@ struct Random {
     setup: fn() -> Vec<Op>,
     /// Writers, each with a directory of its own beside the shared root.
     writers: u64,
+    /// One operation in so many lets a file share another one's blocks; 0 for none.
+    shares: u64,
 }
 
 /// The families of this file.
 pub fn families() -> Vec<Box<dyn Family>> {
-    let family =
-        |name, about, setup, writers| Box::new(Random { name, about, setup, writers }) as Box<dyn Family>;
+    let family = |name, about, setup, writers| {
+        Box::new(Random { name, about, setup, writers, shares: 0 }) as Box<dyn Family>
+    };
+    let shares = Random {
+        name: "shares",
+        about: "the same with every third operation one that lets files share blocks, where the format has that",
+        setup: Vec::new,
+        writers: 1,
+        shares: 3,
+    };
     vec![
         family("random", "120 random operations in a small tree", Vec::new, 1),
         family("full", "the same on a volume with hardly any room", fill_up, 1),
         family("writers", "four interleaved writers, each mostly in a directory of its own", Vec::new, 4),
         family("brim", "the same on a volume that has been filled to the last block", fill_to_the_brim, 1),
         family("inodes", "the same with six inodes left", use_up_inodes, 1),
+        Box::new(shares),
     ]
 }
 
@@ -97,7 +108,8 @@ impl Family for Random {
         let mut turn = Seed::new(index);
         for _ in 0..STEPS {
             let at = to_usize(turn.below(self.writers));
-            ops.push(writers[at].step());
+            let is_share = self.shares > 0 && turn.below(self.shares) == 0;
+            ops.push(if is_share { writers[at].share() } else { writers[at].step() });
         }
         Some(Workload { name: format!("{}/{index}", self.name), setup, ops })
     }
@@ -148,6 +160,10 @@ impl Writer {
             3 => self.below(20_000),
             _ => self.below(60_000),
         }
+    }
+
+    fn share(&mut self) -> Op {
+        Op::Share { from: self.file(), to: self.file() }
     }
 
     fn step(&mut self) -> Op {

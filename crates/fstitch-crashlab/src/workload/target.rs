@@ -223,6 +223,10 @@ impl Op {
             Self::Fallocate { path, offset, len, mode } => {
                 target.open(path, |ino| fs.fallocate(caller, ino, *offset, *len, *mode))
             }
+            Self::Share { from, to } => target.open(from, |from| {
+                let all = u64::MAX >> 2;
+                target.open(to, |to| fs.share(caller, (from, 0), (to, 0), all).map(drop))
+            }),
             Self::SetXattr { path, name, len } => {
                 let value = if name.starts_with("system.posix_acl") { acl(no) } else { pattern(no, *len) };
                 let mode = XattrSetMode::Set;

@@ -100,9 +100,7 @@ impl Ext2 {
         }
         if let Some(size) = change.size {
             self.check_size(inode, size, &mut befores)?;
-            if self.orders_ends(inode) {
-                befores.extend_from_slice(&self.before_end(inode, size)?);
-            }
+            self.before_end(inode, size, &mut befores)?;
         }
         let old_size = inode.disk.size;
         let block = self.inode_block(inode)?;

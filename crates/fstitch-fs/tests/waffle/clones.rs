@@ -20,6 +20,45 @@ fn nth<T>(map: &BTreeMap<String, T>, seed: &mut Seed) -> Option<String> {
     map.keys().nth(usize::try_from(at).unwrap()).cloned()
 }
 
+/// Makes or removes a snapshot or a clone.
+fn change_trees(
+    fs: &Waffle,
+    seed: &mut Seed,
+    round: u64,
+    (snapshots, heads): (&mut BTreeMap<String, Tree>, &mut BTreeMap<String, Tree>),
+) {
+    match seed.below(6) {
+        0 | 1 => {
+            let name = format!("s{round}");
+            fs.make_snapshot(name.as_bytes()).unwrap();
+            snapshots.insert(name, below(fs, fs.root()));
+        }
+        2 | 3 => {
+            if let Some(of) = nth(snapshots, seed) {
+                let name = format!("c{round}");
+                fs.make_clone(of.as_bytes(), name.as_bytes()).unwrap();
+                heads.insert(name, snapshots[&of].clone());
+            }
+        }
+        4 => {
+            if let Some(name) = nth(snapshots, seed) {
+                match fs.remove_snapshot(name.as_bytes()) {
+                    Ok(()) => drop(snapshots.remove(&name)),
+                    Err(error) => assert_eq!(error.errno(), Errno::BUSY, "a clone comes from it"),
+                }
+            }
+        }
+        _ => {
+            let name = nth(heads, seed).unwrap();
+            match fs.remove_clone(name.as_bytes()).map_err(|error| error.errno()) {
+                Ok(()) => drop(heads.remove(&name)),
+                Err(error) if name.is_empty() => assert_eq!(error, Errno::NOENT),
+                Err(error) => assert_eq!(error, Errno::BUSY, "it is mounted, or has snapshots"),
+            }
+        }
+    }
+}
+
 /// Whatever is changed, made and removed in one tree: the others are as they were.
 #[test]
 fn trees_change_by_themselves() {
@@ -37,36 +76,7 @@ fn trees_change_by_themselves() {
             for (name, was) in &snapshots {
                 assert!(of_snapshot(&fs, name) == *was, "run {number}, round {round}: snapshot {name}");
             }
-            match seed.below(6) {
-                0 | 1 => {
-                    let name = format!("s{round}");
-                    fs.make_snapshot(name.as_bytes()).unwrap();
-                    snapshots.insert(name, below(&fs, fs.root()));
-                }
-                2 | 3 => {
-                    if let Some(of) = nth(&snapshots, &mut seed) {
-                        let name = format!("c{round}");
-                        fs.make_clone(of.as_bytes(), name.as_bytes()).unwrap();
-                        heads.insert(name, snapshots[&of].clone());
-                    }
-                }
-                4 => {
-                    if let Some(name) = nth(&snapshots, &mut seed) {
-                        match fs.remove_snapshot(name.as_bytes()) {
-                            Ok(()) => drop(snapshots.remove(&name)),
-                            Err(error) => assert_eq!(error.errno(), Errno::BUSY, "a clone comes from it"),
-                        }
-                    }
-                }
-                _ => {
-                    let name = nth(&heads, &mut seed).unwrap();
-                    match fs.remove_clone(name.as_bytes()).map_err(|error| error.errno()) {
-                        Ok(()) => drop(heads.remove(&name)),
-                        Err(error) if name.is_empty() => assert_eq!(error, Errno::NOENT),
-                        Err(error) => assert_eq!(error, Errno::BUSY, "it is mounted, or has snapshots"),
-                    }
-                }
-            }
+            change_trees(&fs, &mut seed, round, (&mut snapshots, &mut heads));
             heads.insert(mounted, below(&fs, fs.root()));
             if seed.below(3) == 0 {
                 // The cut may take what was not synced, and nothing of other trees.

@@ -78,42 +78,50 @@ fn what_is_received_is_what_was_sent() {
             base = Some(name);
         }
         holds(&source, &sent, &format!("run {number}"));
-        // On to a third one, as a whole, and what comes after the last one as well.
-        let last = base.unwrap();
-        let third = made(4096);
-        let fs = mount(&target);
-        let whole = send(&fs, &last, None);
-        fs.unmount().unwrap();
-        receive_all(&third, "again", &whole).unwrap();
-        let fs = mount(&source);
-        change(&fs, &mut seed, 30);
-        fs.make_snapshot(b"late").unwrap();
-        let more = send(&fs, "late", Some(&last));
-        let was = below(&fs, fs.root());
-        fs.unmount().unwrap();
-        receive_all(&third, "again", &more).unwrap();
-        let kept = BTreeMap::from([(last.clone(), kept[&last].clone()), ("late".to_owned(), was.clone())]);
-        holds(&third, &kept, &format!("run {number}, the third volume"));
-        // What was received can be changed, as a clone, and goes with all that it took.
-        let fs = mount(&third);
-        fs.make_clone(b"late", b"mine").unwrap();
-        fs.unmount().unwrap();
-        let mine = mount_with(&third, Options { tree: b"mine".to_vec(), ..Options::default() }).unwrap();
-        assert!(below(&mine, mine.root()) == was);
-        change(&mine, &mut seed, 40);
-        mine.unmount().unwrap();
-        holds(&third, &kept, "with a clone");
-        let fs = mount(&third);
-        fs.remove_clone(b"mine").unwrap();
-        for name in kept.keys() {
-            fs.remove_snapshot(name.as_bytes()).unwrap();
-        }
-        fs.remove_clone(b"again").unwrap();
-        fs.sync().unwrap();
-        assert!(fs.statfs().unwrap().blocks_free > 4096 - 80);
-        fs.unmount().unwrap();
-        is_clean(&third);
+        passed_on(&source, &target, (&base.unwrap(), &kept), &mut seed);
     }
+}
+
+/// On to a third volume: the last snapshot as a whole, and one that comes after it.
+fn passed_on(
+    source: &Arc<MemDevice>,
+    target: &Arc<MemDevice>,
+    (last, kept): (&String, &BTreeMap<String, Tree>),
+    seed: &mut Seed,
+) {
+    let third = made(4096);
+    let fs = mount(target);
+    let whole = send(&fs, last, None);
+    fs.unmount().unwrap();
+    receive_all(&third, "again", &whole).unwrap();
+    let fs = mount(source);
+    change(&fs, seed, 30);
+    fs.make_snapshot(b"late").unwrap();
+    let more = send(&fs, "late", Some(last));
+    let was = below(&fs, fs.root());
+    fs.unmount().unwrap();
+    receive_all(&third, "again", &more).unwrap();
+    let kept = BTreeMap::from([(last.clone(), kept[last].clone()), ("late".to_owned(), was.clone())]);
+    holds(&third, &kept, "the third volume");
+    // What was received can be changed, as a clone, and goes with all that it took.
+    let fs = mount(&third);
+    fs.make_clone(b"late", b"mine").unwrap();
+    fs.unmount().unwrap();
+    let mine = mount_with(&third, Options { tree: b"mine".to_vec(), ..Options::default() }).unwrap();
+    assert!(below(&mine, mine.root()) == was);
+    change(&mine, seed, 40);
+    mine.unmount().unwrap();
+    holds(&third, &kept, "with a clone");
+    let fs = mount(&third);
+    fs.remove_clone(b"mine").unwrap();
+    for name in kept.keys() {
+        fs.remove_snapshot(name.as_bytes()).unwrap();
+    }
+    fs.remove_clone(b"again").unwrap();
+    fs.sync().unwrap();
+    assert!(fs.statfs().unwrap().blocks_free > 4096 - 80);
+    fs.unmount().unwrap();
+    is_clean(&third);
 }
 
 /// A stream of what changed is about as long as what changed.

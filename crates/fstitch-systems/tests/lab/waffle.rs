@@ -24,7 +24,7 @@ fn waffle_and_random_runs_on_every_kind_of_volume() {
 
 #[test]
 fn waffle_under_applications_and_on_full_volumes() {
-    for family in ["writers", "postmark", "mail", "editor", "db", "brim"] {
+    for family in ["writers", "postmark", "mail", "editor", "db", "brim", "shares"] {
         lawful("waffle-shadow", family, 12, 24);
     }
 }

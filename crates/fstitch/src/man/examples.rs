@@ -65,13 +65,21 @@ const EXAMPLES: &[(&str, &str, &str)] = &[
         "fstitch snapshot clone disk.img monday trial",
         "`fstitch mount -o tree=trial disk.img /mnt` mounts it",
     ),
-    ("snapshot send", "fstitch snapshot send disk.img monday", "to standard output: a file, or `ssh … receive`"),
+    (
+        "snapshot send",
+        "fstitch snapshot send disk.img monday",
+        "to standard output: a file, or `ssh … receive`",
+    ),
     (
         "snapshot send",
         "fstitch snapshot send --since monday /mnt tuesday",
         "what changed since, of a mounted volume",
     ),
-    ("snapshot receive", "fstitch snapshot receive backup.img disk", "in the tree `disk`, from standard input"),
+    (
+        "snapshot receive",
+        "fstitch snapshot receive backup.img disk",
+        "in the tree `disk`, from standard input",
+    ),
     ("snapshot remove", "fstitch snapshot remove --clone disk.img trial", "with all that was changed in it"),
     ("lld", "fstitch lld format disk.lld 10G", "makes a logical disk in a new file"),
     ("lld", "fstitch lld serve disk.lld --socket lld.sock", "serves its volumes over NBD"),

@@ -167,7 +167,8 @@ fn copies_share_blocks() {
 /// Through a pipe: `send` of a volume that is mounted or not, `receive` on another one.
 fn pipe(send: &str, receive: &str) -> (bool, String) {
     let program = env!("CARGO_BIN_EXE_fstitch");
-    let script = format!("set -o pipefail; {program} snapshot send {send} | {program} snapshot receive {receive}");
+    let script =
+        format!("set -o pipefail; {program} snapshot send {send} | {program} snapshot receive {receive}");
     let done = std::process::Command::new("bash").args(["-c", &script]).output().unwrap();
     let said = [done.stdout, done.stderr].concat();
     (done.status.success(), String::from_utf8(said).unwrap())

@@ -98,8 +98,21 @@ impl Ext2 {
         size.div_ceil(u64::from(self.sb.block_size))
     }
 
-    /// The size will be `size` by a patch that comes after these.
-    pub(in crate::ext2) fn before_end(&self, inode: &mut Inode, size: u64) -> Result<PatchIds> {
+    /// The size will be `size` by a patch that comes after these, and after what is added to them.
+    #[inline]
+    pub(in crate::ext2) fn before_end(
+        &self,
+        inode: &mut Inode,
+        size: u64,
+        befores: &mut PatchIds,
+    ) -> Result<()> {
+        if self.orders_ends(inode) {
+            befores.extend_from_slice(&self.parted_at(inode, size)?);
+        }
+        Ok(())
+    }
+
+    fn parted_at(&self, inode: &mut Inode, size: u64) -> Result<PatchIds> {
         let (wall, now) = (self.blocks_of(size), self.blocks_of(inode.disk.size));
         // Nothing can lie across a file's start.
         if wall == now || wall == 0 {
