@@ -60,7 +60,7 @@ const SOFT: [(&str, &str, &str, u64, u64, &str); 14] = [
 ];
 
 /// The runs of waffle, whose promise is *exact*.
-const WAFFLE: [(&str, &str, &str, u64, u64, &str); 12] = [
+const WAFFLE: [(&str, &str, &str, u64, u64, &str); 13] = [
     ("waffle: seq1, all", "seq1", "--range", 1_360, 1_360, "--fs waffle --states-per-cut 4096 --aftermath 8"),
     ("waffle: rare1, all", "rare1", "--range", 680, 680, "--fs waffle --states-per-cut 4096 --aftermath 8"),
     ("waffle: untar", "untar", "--range", 4, 1, "--fs waffle --states-per-cut 64"),
