@@ -96,6 +96,15 @@ const UFS_TESTS: &Tests = &[
     ("fstitch-systems", "lab", "ufs"),
 ];
 
+const WAFFLE_MUTANTS: &str = "crates/fstitch-fs/tests/waffle-mutants.txt";
+/// What finds bugs of waffle that the tests which the list names do not find.
+const WAFFLE_TESTS: &Tests = &[
+    ("fstitch-fs", LIBRARY, "waffle"),
+    ("fstitch-fs", "waffle", ""),
+    ("fstitch-fs", "fs", "waffle"),
+    ("fstitch-systems", "lab", "waffle"),
+];
+
 /// Bugs that the tests of some crates must find.
 struct Own {
     list: &'static str,
@@ -135,6 +144,13 @@ const UFS: Own = Own {
     section: "ufs-mutants",
 };
 
+const WAFFLE: Own = Own {
+    list: WAFFLE_MUTANTS,
+    sources: &["fstitch-core", "fstitch-patch", "fstitch-fs", "fstitch-crashlab", "fstitch-systems"],
+    tests: WAFFLE_TESTS,
+    section: "waffle-mutants",
+};
+
 /// The least share of the bugs that must be found, in percent.
 const SCORE: usize = 95;
 
@@ -162,6 +178,9 @@ pub struct Options {
     /// The same of UFS
     #[arg(long, conflicts_with_all = ["lld", "shepherd", "bpfs", "ext4"])]
     ufs: bool,
+    /// The same of waffle
+    #[arg(long, conflicts_with_all = ["lld", "shepherd", "bpfs", "ext4", "ufs"])]
+    waffle: bool,
     #[command(flatten)]
     work: Work,
     /// Only write what the file of results says into docs/crash-results.md
@@ -183,6 +202,9 @@ impl Options {
         }
         if self.ufs {
             return Some(&UFS);
+        }
+        if self.waffle {
+            return Some(&WAFFLE);
         }
         self.shepherd.then_some(&SHEPHERD)
     }
@@ -261,11 +283,11 @@ fn are_there(root: &Path, tests: &[(&str, &str, &str)]) -> Result<()> {
 
 /// Checks that every seeded bug still fits the source.
 pub fn check_fits(root: &Path) -> Result<()> {
-    [LLD, SHEPHERD, BPFS, EXT4, UFS].iter().try_for_each(|own| are_there(root, own.tests))?;
+    [LLD, SHEPHERD, BPFS, EXT4, UFS, WAFFLE].iter().try_for_each(|own| are_there(root, own.tests))?;
     check_list(root, MUTANTS)?;
     check_list(root, SHEPHERD_MUTANTS)?;
     check_list(root, BPFS_MUTANTS)?;
-    for list in [EXT4_MUTANTS, UFS_MUTANTS] {
+    for list in [EXT4_MUTANTS, UFS_MUTANTS, WAFFLE_MUTANTS] {
         for bug in check_list(root, list)? {
             let [package, binary, _] = bug.test.as_ref().with_context(|| format!("{}: no test", bug.name))?;
             are_there(root, &[(package, binary, "")])?;
