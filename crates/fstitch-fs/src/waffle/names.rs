@@ -16,7 +16,7 @@ use super::layout::inode::{INLINE, Inode};
 use super::layout::pointer::Fork;
 use super::layout::{LINK_MAX, ROOT_INO, SYMLINK_MAX};
 use super::state::{Class, State};
-use super::volume::{InUse, SNAPSHOTS, Waffle};
+use super::volume::{InUse, SNAPSHOTS, Waffle, is_long};
 use super::xattr;
 
 /// An inode to be made.
@@ -128,8 +128,9 @@ impl Waffle {
             touch_contents(state, dir.ino, |dir| dir.nlink = dir.nlink.saturating_sub(links))?;
             self.lose(state, &victim)
         })?;
-        self.lost(lost);
+        let left = self.lost(lost);
         drop(core);
+        self.settle_left(left);
         Ok(())
     }
 
@@ -141,7 +142,7 @@ impl Waffle {
             return Ok(None);
         }
         let node = self.in_use(state, InodeNo(victim.ino), 0)?;
-        let is_claimed = self.table().claim_unreferenced(&node);
+        let is_claimed = !is_long(victim) && self.table().claim_unreferenced(&node);
         if is_claimed {
             state.note_claim(Arc::clone(&node));
             state.free_inode(victim.ino)?;
@@ -153,12 +154,20 @@ impl Waffle {
     }
 
     /// What is left to do when it has happened.
-    pub(super) fn lost(&self, lost: Option<Lost>) {
-        let Some(Lost { node, is_claimed }) = lost else { return };
+    pub(super) fn lost(&self, lost: Option<Lost>) -> Option<Arc<InUse>> {
+        let Lost { node, is_claimed } = lost?;
         if is_claimed {
             self.table().remove(&node);
-        } else {
-            node.header.set_orphan(true);
+            return None;
+        }
+        node.header.set_orphan(true);
+        Some(node)
+    }
+
+    /// A file without names that nobody uses goes: a long one, in several operations.
+    fn settle_left(&self, left: Option<Arc<InUse>>) {
+        if let Some(node) = left {
+            self.settle(&node);
         }
     }
 
@@ -178,9 +187,11 @@ impl Waffle {
             return;
         }
         let ino = node.header.ino().get();
-        let freed = self.change(Class::Gives, 0, |state| {
-            state.remove_orphan(ino)?;
-            state.free_inode(ino)
+        let freed = self.shorten(ino).and_then(|()| {
+            self.change(Class::Gives, 0, |state| {
+                state.remove_orphan(ino)?;
+                state.free_inode(ino)
+            })
         });
         match freed {
             Ok((core, ())) => {
@@ -196,8 +207,9 @@ impl Waffle {
             let Some(moved) = super::moves::look(self, state, from, to, mode)? else { return Ok(None) };
             moved.carry_out(self, state, (from.1, to.1), mode)
         })?;
-        self.lost(lost);
+        let left = self.lost(lost);
         drop(core);
+        self.settle_left(left);
         Ok(())
     }
 }

@@ -43,6 +43,10 @@ impl Waffle {
         (target, to): (InodeNo, u64),
         len: u64,
     ) -> Result<u64> {
+        // A file that is shared with itself gets no longer by that.
+        let size =
+            if source == SNAPSHOTS_INO { 0 } else { self.inode_of(&self.share().state, source)?.1.size };
+        let len = if size > from { len.min(size - from) } else { len };
         let mut done = 0;
         loop {
             let piece = Range { from: from + done, to: to + done, len: len - done };
@@ -80,7 +84,7 @@ impl Waffle {
                 let (taken, given) = state.share(tree, inode.ino, other.ino, range)?;
                 touch_contents(state, other.ino, |other| {
                     other.size = other.size.max(range.to + len);
-                    other.blocks = (other.blocks + taken).saturating_sub(given);
+                    other.blocks = other.blocks.saturating_add(taken).saturating_sub(given);
                     drop_privileges(other, caller);
                 })?;
             }

@@ -10,13 +10,13 @@
 
 use fstitch_core::{Errno, Error, Result, Timestamp};
 
-use super::layout::FAN;
 use super::layout::inode::{INODE_BYTES, INODES_IN_BLOCK, Slot, place};
 use super::layout::pointer::{Fork, Ref};
 use super::layout::record::{RECORDS_MAX, Record, Source, TREE_END, TreeKind, is_tree_name};
+use super::layout::{FAN, NAME_MAX};
 use super::state::{Class, State};
 use super::tree::{Key, Obj};
-use super::volume::Waffle;
+use super::volume::{Waffle, when_full};
 
 /// A snapshot or a clone, for who lists them.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -80,7 +80,7 @@ impl State {
             generation: self.root.generation,
             origin: 0,
             made: now,
-            source: Source::default(),
+            source: Source { uuid: self.root.uuid, generation: self.root.generation },
             name: name.to_vec(),
             ..self.head().clone()
         })
@@ -129,6 +129,18 @@ impl State {
             name: name.to_vec(),
             ..snapshot.clone()
         })
+    }
+
+    /// A tree is being removed from now on, and others may be called so.
+    fn mark_removed(&mut self, tree: usize) {
+        let Some(id) = self.trees[tree].as_ref().map(|tree| tree.id) else { return };
+        let mut name = format!("(removed {id})").into_bytes();
+        while self.find_tree(&name).is_some() && name.len() < NAME_MAX {
+            name.push(b'\'');
+        }
+        if let Some(tree) = &mut self.trees[tree] {
+            (tree.kind, tree.name) = (TreeKind::Removed, name);
+        }
     }
 
     /// Whether a tree is being removed.
@@ -271,10 +283,10 @@ impl Waffle {
             if state.trees.iter().flatten().any(|tree| tree.origin == id) {
                 return Err(Errno::BUSY.into());
             }
-            match &mut state.trees[found] {
-                Some(tree) if tree.kind == TreeKind::Snapshot => tree.kind = TreeKind::Removed,
-                _ => return Err(Errno::NOENT.into()),
+            if state.record(found)?.kind != TreeKind::Snapshot {
+                return Err(Errno::NOENT.into());
             }
+            state.mark_removed(found);
             Ok(())
         })
     }
@@ -295,9 +307,7 @@ impl Waffle {
             if found == state.head || has_snapshots {
                 return Err(Errno::BUSY.into());
             }
-            if let Some(tree) = &mut state.trees[found] {
-                tree.kind = TreeKind::Removed;
-            }
+            state.mark_removed(found);
             Ok(())
         })
     }
@@ -342,7 +352,8 @@ impl Waffle {
         }
     }
 
-    /// The same in the background: where damage keeps a snapshot from going, it stays until it is asked for again.
+    /// The same in the background: where damage keeps a snapshot from going, it stays until it is asked for again; where there is no room to
+    /// note what becomes free, until there is some.
     ///
     /// # Errors
     /// Those of a commit, and of the medium.
@@ -355,7 +366,7 @@ impl Waffle {
                 self.note_stuck();
                 Ok(())
             }
-            done => done,
+            done => done.or_else(when_full),
         }
     }
 
@@ -366,7 +377,11 @@ impl Waffle {
         }
         let now = self.now();
         self.at_rest(|state| {
-            work(state, now)?;
+            let (trees, next) = (state.trees.clone(), state.root.next_tree);
+            work(state, now).inspect_err(|_| {
+                (state.trees, state.root.next_tree) = (trees, next);
+                state.note_kept();
+            })?;
             state.note_change();
             Ok(())
         })?;

@@ -26,7 +26,9 @@ const RESERVE_MIN: u64 = 24;
 /// The share of the volume that it is.
 const RESERVE_SHARE: u64 = 64;
 /// Blocks that a commit may take beside those of the changed nodes: a path in the table of trees.
-const COMMIT_SLACK: u64 = 4;
+const COMMIT_SLACK: u64 = 6;
+/// Blocks for each of which the counts of shared blocks, and what is above them, take one.
+const COUNTS_SHARE: u64 = 1000;
 
 /// What an operation does with the space that there is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -243,9 +245,11 @@ impl State {
     /// The blocks that an operation must leave free, beside those that the commit will take.
     pub(super) fn reserve(&self, class: Class) -> u64 {
         let all = (self.root.blocks / RESERVE_SHARE).clamp(RESERVE_MIN, RESERVE_MAX);
+        // A snapshot that goes may change each count of the volume.
+        let counts = if self.root.shared == Fork::default() { 0 } else { self.root.blocks / COUNTS_SHARE };
         match class {
-            Class::Takes => all,
-            Class::Gives => all / 4,
+            Class::Takes => all + counts,
+            Class::Gives => all / 4 + counts,
             Class::Last => 0,
         }
     }

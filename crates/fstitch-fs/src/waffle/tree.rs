@@ -102,8 +102,8 @@ impl State {
     /// As [`State::inode`].
     pub(super) fn fork(&self, tree: usize, obj: Obj) -> Result<Fork> {
         Ok(match obj {
-            Obj::Data(ino) => self.inode(tree, ino)?.data,
-            Obj::Xattrs(ino) => self.inode(tree, ino)?.xattrs,
+            Obj::Data(ino) => self.inode_in_leaf(tree, ino)?.data,
+            Obj::Xattrs(ino) => self.inode_in_leaf(tree, ino)?.xattrs,
             Obj::Shared => self.root.shared,
             Obj::Inodes => self.record(tree)?.inodes,
             Obj::Trees => self.root.trees,
@@ -172,6 +172,11 @@ impl State {
         if ino == 0 || ino >= self.record(tree)?.ino_end {
             return Err(Errno::STALE.into());
         }
+        self.slot_in_leaf(tree, ino)
+    }
+
+    /// The same, wherever the tree says that its inodes end: what is in a leaf has its blocks.
+    fn slot_in_leaf(&self, tree: usize, ino: u64) -> Result<Slot> {
         let (leaf, at) = place(ino);
         match self.node(tree, Obj::Inodes, 0, leaf)? {
             Some(bytes) => Slot::decode(&bytes[at..at + INODE_BYTES], ino),
@@ -185,6 +190,13 @@ impl State {
     /// `ESTALE` if it is not; `Io`, `Corrupt`.
     pub(super) fn inode(&self, tree: usize, ino: u64) -> Result<Inode> {
         match self.slot(tree, ino)? {
+            Slot::Used(inode) => Ok(inode),
+            Slot::Free(_) => Err(Errno::STALE.into()),
+        }
+    }
+
+    fn inode_in_leaf(&self, tree: usize, ino: u64) -> Result<Inode> {
+        match self.slot_in_leaf(tree, ino)? {
             Slot::Used(inode) => Ok(inode),
             Slot::Free(_) => Err(Errno::STALE.into()),
         }

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use fstitch_core::lock::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use fstitch_core::order::rank;
-use fstitch_core::{BlockDevice, Clock, Errno, Error, InodeNo, Result, Structure, Timestamp};
+use fstitch_core::{BlockDevice, Clock, Errno, Error, FileKind, InodeNo, Result, Structure, Timestamp};
 use fstitch_patch::{Cache, CacheOptions};
 use fstitch_posix::table::{self, Header, Table};
 use fstitch_posix::time::AtimePolicy;
@@ -24,6 +24,7 @@ use super::layout::record::{INO_BITS, INO_END, TreeKind};
 use super::layout::root::Root;
 use super::layout::{BLOCK, BLOCK_BYTES, NAME_MAX, ROOT_INO};
 use super::state::{Class, State};
+use super::tree::Obj;
 
 /// How a volume is mounted.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -114,6 +115,19 @@ pub struct Waffle {
     ager: Mutex<Option<Ager>, rank::Table>,
 }
 
+/// Blocks of a file without names that are given up at once.
+const FREED_MAX: u64 = 1 << 16;
+
+/// Whether a file is given up in several operations.
+pub(super) fn is_long(inode: &Inode) -> bool {
+    inode.kind == FileKind::Regular && inode.blocks > FREED_MAX
+}
+
+/// A full volume is none that cannot be used.
+pub(super) fn when_full(error: Error) -> Result<()> {
+    if error.errno() == Errno::NOSPC { Ok(()) } else { Err(error) }
+}
+
 /// The time that the cache lives by.
 struct ClockOf(Arc<Cache>);
 
@@ -185,7 +199,8 @@ impl Waffle {
         }
         fs.inode_of(&fs.share().state, InodeNo(ROOT_INO))?.1.seen().attr.expect_directory()?;
         if !fs.options.read_only {
-            fs.free_orphans()?;
+            // What has no room now is done when there is some.
+            fs.free_orphans().or_else(when_full)?;
             fs.purge_beside()?;
         }
         Ok(fs)
@@ -448,14 +463,42 @@ impl Waffle {
             None => {}
         }
         let orphans = if self.options.receives { Ok(()) } else { self.free_orphans() };
-        let done = orphans.and_then(|()| self.make_stable()).and_then(|()| {
+        // Whatever became of these: what was changed is made stable.
+        let done = self.make_stable().and_then(|()| {
             let _alone = self.commits.lock();
             self.make_root(true)?;
             let last = self.share().state.last_root;
             self.cache.sync_patches(&[last])
         });
         self.end_life(Errno::ROFS.into());
-        done
+        done.and(orphans.or_else(when_full))
+    }
+
+    /// Takes blocks from a file without names until one operation can free the rest: it may share them, and each has a count then.
+    pub(super) fn shorten(&self, ino: u64) -> Result<()> {
+        loop {
+            let (core, is_short) = self.change(Class::Gives, 0, |state| {
+                let inode = state.inode(state.head, ino)?;
+                let (mut leaves, mut end) = (0, 0);
+                if is_long(&inode) && inode.nlink == 0 {
+                    let range = (0, u64::MAX);
+                    state.walk_leaves(state.head, Obj::Data(ino), range, &mut |leaf| {
+                        (leaves, end) = (leaves + 1, leaf + 1);
+                        leaves < FREED_MAX
+                    })?;
+                }
+                if leaves < FREED_MAX {
+                    return Ok(true);
+                }
+                let lost = state.cut(Obj::Data(ino), 0, end)?;
+                state.change_inode(ino, |inode| inode.blocks = inode.blocks.saturating_sub(lost))?;
+                Ok(false)
+            })?;
+            drop(core);
+            if is_short {
+                return Ok(());
+            }
+        }
     }
 
     /// Frees inodes without names: nobody uses them.
@@ -465,6 +508,7 @@ impl Waffle {
             if ino == 0 {
                 return Ok(());
             }
+            self.shorten(ino)?;
             drop(self.change(Class::Gives, 0, |state| {
                 if state.inode(state.head, ino)?.nlink != 0 {
                     let problem = "it is in the list of those without names, and has some";

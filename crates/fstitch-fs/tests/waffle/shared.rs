@@ -200,3 +200,61 @@ fn copies_cost_no_room() {
     fs.unmount().unwrap();
     is_clean(&device);
 }
+
+/// Files that are freed in several operations: long ones, and ones that are mostly holes.
+#[test]
+fn long_files_go_in_parts() {
+    let device = made(90_000);
+    let fs = mount(&device);
+    let empty = fs.statfs().unwrap().blocks_free;
+    let ino = file(&fs, fs.root(), "a", &vec![7; 1 << 20]).unwrap();
+    // 70,000 blocks, all of which are the same 256.
+    for n in 1..280 {
+        assert_eq!(fs.share(&CALLER, (ino, 0), (ino, n << 20), 1 << 20).unwrap(), 1 << 20);
+    }
+    let sparse = file(&fs, fs.root(), "b", b"").unwrap();
+    fs.share(&CALLER, (ino, 0), (sparse, 1 << 40), 1 << 40).unwrap();
+    fs.setattr(&CALLER, sparse, &SetAttr { size: Some(1 << 62), ..SetAttr::default() }).unwrap();
+    assert_eq!(fs.getattr(ino).unwrap().blocks, 280 << 11);
+    fs.sync().unwrap();
+    is_clean(&Arc::new(MemDevice::from_image(4096, device.image())));
+    // One of them is in use when it loses its name.
+    let held = fs.lookup(fs.root(), b"b").unwrap().attr.ino;
+    for name in ["a", "b"] {
+        fs.unlink(&CALLER, fs.root(), name.as_bytes()).unwrap();
+    }
+    is_clean(&Arc::new(MemDevice::from_image(4096, device.image())));
+    fs.forget(held, 1);
+    fs.sync().unwrap();
+    // What counted the blocks stays.
+    assert!(fs.statfs().unwrap().blocks_free + 10 >= empty);
+    fs.unmount().unwrap();
+    is_clean(&device);
+}
+
+/// A snapshot can go from a full volume, whatever its files share.
+#[test]
+fn a_full_volume_of_shared_blocks_can_be_emptied() {
+    let device = made(2048);
+    let fs = mount(&device);
+    let ino = file(&fs, fs.root(), "a", &vec![7; 2_000_000]).unwrap();
+    let copy = file(&fs, fs.root(), "b", b"").unwrap();
+    fs.share(&CALLER, (ino, 0), (copy, 0), 1 << 40).unwrap();
+    fs.make_snapshot(b"s").unwrap();
+    fs.unlink(&CALLER, fs.root(), b"b").unwrap();
+    let mut round = 0_u8;
+    while file(&fs, fs.root(), &format!("fill-{round}"), &vec![round; 400_000]).is_ok() {
+        round += 1;
+    }
+    fs.unlink(&CALLER, fs.root(), b"a").unwrap();
+    fs.remove_snapshot(b"s").unwrap();
+    fs.make_snapshot(b"s").unwrap();
+    fs.remove_snapshot(b"s").unwrap();
+    for name in names(&fs, fs.root()) {
+        fs.unlink(&CALLER, fs.root(), &name).unwrap();
+    }
+    fs.sync().unwrap();
+    assert!(fs.statfs().unwrap().blocks_free > 2048 - 40);
+    fs.unmount().unwrap();
+    is_clean(&device);
+}

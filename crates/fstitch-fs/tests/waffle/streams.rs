@@ -228,6 +228,8 @@ fn streams_that_do_not_fit_are_refused() {
     refused(&b_from_a, "t", "send it a whole snapshot first");
     refused(b"something else", "t", "does not begin like one");
     refused(&a, "a", "called as its snapshot");
+    refused(&a, "", "a tree that is called ``");
+    refused(&a, "x/y", "a tree that is called `x/y`");
     receive_all(&target, "t", &a).unwrap();
     refused(&a, "t", "a second snapshot `a`");
     refused(&c_from_b, "t", "another snapshot than `a`");

@@ -255,10 +255,10 @@ fn send_snapshot(
     stream.set_write_timeout(Some(Duration::from_secs(600)))?;
     let mut follows = std::io::BufWriter::with_capacity(1 << 18, Follows { stream, has_begun: false });
     let done = served.send(name, since, &mut follows);
-    let flushed = std::io::Write::flush(&mut follows);
     match done {
-        Ok(()) => Ok(flushed?),
-        Err(error) if !follows.get_ref().has_begun => {
+        Ok(()) => Ok(std::io::Write::flush(&mut follows)?),
+        // What was not written yet is not any more.
+        Err(error) if !follows.into_parts().0.has_begun => {
             send(stream, &Response::Error(crate::output::reasons(&error)))
         }
         Err(error) => {

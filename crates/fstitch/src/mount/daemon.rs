@@ -540,11 +540,10 @@ impl Served for Daemon {
     }
 
     fn send(&self, name: &str, since: Option<&str>, to: &mut dyn std::io::Write) -> Result<()> {
-        // The volume stays open for as long as the stream takes.
-        self.with(|volume| {
-            let snapshots = volume.fs.snapshots().context(crate::snapshot::NONE)?;
-            crate::snapshot::said(snapshots.send(name, since, to, &mut |_| ()), name, since)
-        })
+        // Nobody waits for whoever takes the stream: an unmount ends it.
+        let fs = self.with(|volume| Ok(Arc::clone(&volume.fs)))?;
+        let snapshots = fs.snapshots().context(crate::snapshot::NONE)?;
+        crate::snapshot::said(snapshots.send(name, since, to, &mut |_| ()), name, since)
     }
 
     fn scrub(&self, from: u64) -> Result<crate::shepherd::scrub::Found> {

@@ -54,7 +54,7 @@ pub struct Record {
     pub seed: u64,
     /// It is being received, and is not whole.
     pub is_receiving: bool,
-    /// Of a snapshot that was received: whose it was.
+    /// Of a snapshot: what it is, whatever volume has it.
     pub source: Source,
     /// Its name.
     pub name: Vec<u8>,

@@ -19,7 +19,7 @@ use super::frame::{Begin, Frame, Reader, damaged};
 use super::send::refuse;
 use crate::waffle::layout::inode::{INODE_BYTES, INODES_IN_BLOCK, Slot, clear_forks, place, put_forks};
 use crate::waffle::layout::pointer::Fork;
-use crate::waffle::layout::record::{INO_END, Record, Source, TreeKind};
+use crate::waffle::layout::record::{INO_END, Record, Source, TreeKind, is_tree_name};
 use crate::waffle::layout::{BLOCK, FIRST_INO, NANOS_END, SIZE_MAX};
 use crate::waffle::state::{Class, State};
 use crate::waffle::tree::Obj;
@@ -84,6 +84,9 @@ impl Waffle {
     fn prepare(&self, tree: &[u8], begin: &Begin) -> Result<()> {
         let text = |name: &[u8]| String::from_utf8_lossy(name).into_owned();
         let taken = |name: &[u8]| self.share().state.find_tree(name);
+        if !is_tree_name(tree) {
+            return refuse(format!("a tree that is called `{}`", text(tree)));
+        }
         if taken(&begin.name).is_some() {
             return refuse(format!(
                 "a second snapshot `{}`: remove the one that is there, or it is the same",
@@ -145,11 +148,19 @@ impl Waffle {
                 return refuse(format!("what changed in `{text}`, which has no snapshot"));
             };
             let head = state.record(found)?.clone();
-            if state.source_of(&last) != begin.base || head.seed != begin.seed {
+            // An inode that an earlier snapshot has is never behind the end of a later one.
+            let is_next = head.seed == begin.seed && last.ino_end <= begin.ino_end;
+            if last.source != begin.base || !is_next {
                 let last = String::from_utf8_lossy(&last.name);
                 return refuse(format!(
                     "what changed since another snapshot than `{last}`, the last one of `{text}`"
                 ));
+            }
+            let is_later = |other: &Record| {
+                other.kind != TreeKind::Head && other.head == head.id && other.generation > last.generation
+            };
+            if state.trees.iter().flatten().any(is_later) {
+                return refuse(format!("anything in `{text}`, a snapshot of which is still being removed"));
             }
             if head.inodes != last.inodes {
                 if !head.is_receiving {
@@ -243,6 +254,11 @@ impl State {
             let new = Slot::decode(slot, ino)?;
             let Slot::Used(old) = self.slot(self.head, ino)? else { continue };
             match new {
+                // Leaves of a directory are nodes, those of others contents.
+                Slot::Used(new) if (new.kind == FileKind::Directory) != (old.kind == FileKind::Directory) => {
+                    self.cut(Obj::Data(ino), 0, u64::MAX)?;
+                    put_forks(slot, Fork::default(), old.xattrs);
+                }
                 Slot::Used(_) => put_forks(slot, old.data, old.xattrs),
                 Slot::Free(_) => {
                     self.cut(Obj::Data(ino), 0, u64::MAX)?;

@@ -32,15 +32,6 @@ struct Pair {
 }
 
 impl State {
-    /// What a snapshot is, whatever volume has it.
-    pub(super) fn source_of(&self, snapshot: &Record) -> Source {
-        if snapshot.source == Source::default() {
-            Source { uuid: self.root.uuid, generation: snapshot.generation }
-        } else {
-            snapshot.source
-        }
-    }
-
     fn snapshot_named(&self, name: &[u8]) -> Result<usize> {
         let is_it = |tree: &Option<Record>| {
             tree.as_ref().is_some_and(|tree| tree.name == name && tree.kind == TreeKind::Snapshot)
@@ -65,9 +56,9 @@ impl Waffle {
             let state = &self.share().state;
             let new = state.record(state.snapshot_named(name)?)?.clone();
             let old = base.map(|base| state.record(state.snapshot_named(base)?)).transpose()?.cloned();
-            let base = old.as_ref().map_or_else(Source::default, |old| state.source_of(old));
+            let base = old.as_ref().map_or_else(Source::default, |old| old.source);
             let begin = Begin {
-                source: state.source_of(&new),
+                source: new.source,
                 base,
                 seed: new.seed,
                 ino_end: new.ino_end,
