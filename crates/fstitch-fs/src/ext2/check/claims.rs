@@ -29,6 +29,8 @@ pub(super) struct Totals {
     pub(super) blocks: u64,
     /// One more than the last mapped file block that was written.
     pub(super) end: u64,
+    /// They are mapped by nodes of extents.
+    pub(super) has_nodes: bool,
     /// Written blocks on both sides of the file's end are mapped together in a node.
     pub(super) crosses_end: bool,
 }
@@ -90,7 +92,7 @@ pub(super) fn claim_map(scan: &mut Scan<'_, '_>, kind: FileKind, totals: &mut To
         return Ok(());
     }
     let mut seen = walk_extents(scan.volume, (scan.ino, scan.raw), keep, &mut visitor)?;
-    visitor.totals.crosses_end = seen.crosses_end;
+    (visitor.totals.has_nodes, visitor.totals.crosses_end) = (seen.has_nodes, seen.crosses_end);
     let moved = visitor.clusters.map(|clusters| clusters.moved).unwrap_or_default();
     if keep && !moved.is_empty() {
         seen.kept = rehome(scan.volume, scan.state, &seen.kept, &moved)?;

@@ -82,6 +82,8 @@ pub(super) struct Seen {
     pub(super) kept: Vec<Extent>,
     /// The tree must be made again from them.
     pub(super) rebuild: bool,
+    /// The root leads to nodes.
+    pub(super) has_nodes: bool,
     /// An extent of a node lies across the file's end.
     pub(super) crosses_end: bool,
     /// The blocks of the nodes that are this tree's alone. [only if the extents were asked for]
@@ -98,10 +100,10 @@ pub(super) fn walk_extents(
 ) -> Result<Seen> {
     let root = &raw[ROOT];
     let owner = volume.owner(ino, raw);
-    let mut walk = Walk { volume, visit, owner, keep, has_nodes: false, next: 0, seen: Seen::default() };
+    let mut walk = Walk { volume, visit, owner, keep, next: 0, seen: Seen::default() };
     match header(root, None) {
         Ok(depth) => {
-            walk.has_nodes = depth > 0;
+            walk.seen.has_nodes = depth > 0;
             walk.node(root, depth, LOGICAL_END)?;
         }
         Err(problem) => walk.damaged("extent-node", format!("the root {problem}")),
@@ -159,7 +161,6 @@ struct Walk<'a, 'v> {
     visit: &'a mut dyn VisitExtents,
     owner: InodeSums,
     keep: bool,
-    has_nodes: bool,
     /// The first file block that the next extent may map.
     next: u64,
     seen: Seen,
@@ -232,7 +233,7 @@ impl Walk<'_, '_> {
             self.damaged("extent-index", format!("file blocks {first}..{end} in a node up to {high}"));
         }
         self.next = end;
-        if self.has_nodes
+        if self.seen.has_nodes
             && !unwritten
             && self.visit.length().is_some_and(|last| (first + 1..end).contains(&last))
         {

@@ -179,6 +179,11 @@ const CASES: &[Case] = &[
     case("written blocks behind the end", "blocks-beyond-size", |image| {
         inode(image, "indirect", |raw| I_SIZE.put(raw, 1000));
     }),
+    // One that e2fsck lets pass where no nodes are.
+    case("the last block of a tree with nodes behind the end", "blocks-beyond-size", |image| {
+        assert_eq!(image.shape.block_size, 1024);
+        inode(image, "deep", |raw| I_SIZE.put(raw, (I_SIZE.get(raw) - 1) / 1024 * 1024));
+    }),
     case("another count of blocks", "inode-block-count", |image| {
         inode(image, "indirect", |raw| I_BLOCKS.put(raw, 6));
     }),
