@@ -119,9 +119,9 @@ enum Command {
     Tune(tune::Arguments),
     /// Show what users, groups and projects have on an unmounted volume, or set their limits
     Quota(quota::Arguments),
-    /// Grow an unmounted volume
+    /// Grow a volume, mounted or not, or shrink one that is not
     Resize(resize::Arguments),
-    /// Make, list and remove snapshots of an unmounted volume
+    /// Make, list, clone, send and remove snapshots of a volume, mounted or not
     Snapshot(snapshot::Arguments),
     /// Look into the journal of an ext3 volume
     Journal(journal::Arguments),

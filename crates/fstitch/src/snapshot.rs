@@ -195,6 +195,9 @@ pub fn said(done: fstitch_core::Result<()>, name: &str, since: Option<&str>) -> 
     done.map_err(|error| match (error.errno(), since) {
         (Errno::NOENT, None) => anyhow!("there is no snapshot `{name}`"),
         (Errno::NOENT, Some(since)) => anyhow!("there is no snapshot `{name}`, or none `{since}`"),
+        (errno, _) if errno.0 == rustix::io::Errno::PIPE.raw_os_error() => {
+            anyhow!("nobody takes the stream any more")
+        }
         _ => error.into(),
     })
 }

@@ -2,7 +2,7 @@
 
 use std::io::{ErrorKind, Read, Write};
 
-use fstitch_core::{Error, Le, Result, Structure, Timestamp};
+use fstitch_core::{Errno, Error, Le, Result, Structure, Timestamp};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::waffle::layout::record::{Source, is_tree_name};
@@ -66,7 +66,10 @@ pub(super) fn damaged(problem: impl Into<String>) -> Error {
 
 /// A failure of what a stream is read from or written to.
 fn failed(what: &str, error: &std::io::Error) -> Error {
-    Error::Unsupported(format!("{what} the stream: {error}"))
+    match error.raw_os_error() {
+        Some(number) => Errno(number).into(),
+        None => Error::Unsupported(format!("{what} the stream: {error}")),
+    }
 }
 
 fn put_source(bytes: &mut [u8], at: usize, source: Source) {
