@@ -71,7 +71,7 @@ impl Aftermath<'_> {
         if is_installed { self.ask_reference(image, found) } else { Ok(()) }
     }
 
-    /// What the reference checker says, `found` being the number of our findings.
+    /// What the reference checker says, of the image and of what our repair leaves of it, `found` being the number of our findings.
     ///
     /// # Errors
     /// When it disagrees, or mends more than it may.
@@ -81,7 +81,9 @@ impl Aftermath<'_> {
                 let mended = checker.judge(image, found)?;
                 // It keeps whichever name of a moved directory it meets first, and makes `..` fit.
                 let leave = Leave { alike: &grown_to, valid_names: false };
-                self.compare(&mended, "the reference checker's repair", &leave)
+                self.compare(&mended, "the reference checker's repair", &leave)?;
+                // And it finds nothing in what our repair leaves.
+                checker.judge(&*self.repaired(image)?, 0).map(drop)
             }
             None => Ok(()),
         }
@@ -138,6 +140,11 @@ impl Aftermath<'_> {
     }
 
     fn repair(&self, image: &Image) -> Result<(), Violation> {
+        self.same(&*self.repaired(image)?, "repair")
+    }
+
+    /// What our repair makes of it, which finds nothing any more.
+    fn repaired(&self, image: &Image) -> Result<Arc<Image>, Violation> {
         let image = Arc::new(image.fork());
         let device: Arc<dyn BlockDevice> = Arc::<Image>::clone(&image);
         let left = self.system.repair(&device).map_err(fail("repair-failed"))?;
@@ -145,7 +152,7 @@ impl Aftermath<'_> {
             Some(finding) => {
                 Err(Violation::new("repair-incomplete", format!("{}: {}", finding.code, finding.text)))
             }
-            None => self.same(&image, "repair"),
+            None => Ok(image),
         }
     }
 
