@@ -205,6 +205,45 @@ fn a_stream_that_ends_early_is_sent_again() {
     }
 }
 
+/// What half a stream has brought is nothing that the next one could be told from.
+#[test]
+fn another_stream_comes_after_half_of_one() {
+    for number in 0..6 {
+        let mut seed = Seed::new(number);
+        let source = made(4096);
+        let fs = mount(&source);
+        change(&fs, &mut seed, 60);
+        fs.make_snapshot(b"a").unwrap();
+        let first = below(&fs, fs.root());
+        let whole = send(&fs, "a", None);
+        change(&fs, &mut seed, 60);
+        fs.make_snapshot(b"b").unwrap();
+        let half = send(&fs, "b", Some("a"));
+        change(&fs, &mut seed, 60);
+        fs.make_snapshot(b"c").unwrap();
+        let second = below(&fs, fs.root());
+        // What is the same in `a` and `c` is not in this one, whatever `b` has there.
+        fs.make_clone(b"a", b"again").unwrap();
+        fs.unmount().unwrap();
+        let again = Options { tree: b"again".to_vec(), ..Options::default() };
+        let clone = mount_with(&source, again).unwrap();
+        file(&clone, clone.root(), "other", b"other").unwrap();
+        clone.make_snapshot(b"d").unwrap();
+        let third = below(&clone, clone.root());
+        let from_a = send(&clone, "d", Some("a"));
+        clone.unmount().unwrap();
+        let target = made(4096);
+        receive_all(&target, "t", &whole).unwrap();
+        for part in [half.len() / 2, half.len() - 1] {
+            receive_all(&target, "t", &half[..part]).unwrap_err();
+        }
+        receive_all(&target, "t", &from_a).unwrap();
+        let kept = BTreeMap::from([("a".to_owned(), first), ("d".to_owned(), third)]);
+        holds(&target, &kept, &format!("run {number}"));
+        assert!(second != kept["a"]);
+    }
+}
+
 #[test]
 fn streams_that_do_not_fit_are_refused() {
     let source = made(1024);
