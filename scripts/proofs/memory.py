@@ -1,4 +1,5 @@
-"""Resident memory stays below the cache's size and 64 MiB, and what requests by way of io_uring may take, whatever is written."""
+"""Resident memory stays below the cache's size and 64 MiB, and what requests by way of io_uring may take, whatever is written. Pages of the
+program's own file are not counted: all its processes share them, and the kernel takes them back when it likes."""
 
 import json
 import os
@@ -16,10 +17,11 @@ def slots(binary, directory):
 
 
 def resident_peak(pid):
-    """The most memory that a process had, in bytes."""
+    """The most memory that a process had beside pages of files, in bytes."""
     with open(f"/proc/{pid}/status", encoding="utf-8") as file:
-        line = next(line for line in file if line.startswith("VmHWM:"))
-    return int(line.split()[1]) << 10
+        fields = dict(line.split(":", 1) for line in file)
+    most, of_files = (int(fields[name].split()[0]) << 10 for name in ("VmHWM", "RssFile"))
+    return most - of_files
 
 
 def large_file(directory, size):
