@@ -269,3 +269,24 @@ fn a_full_volume_of_shared_blocks_can_be_emptied() {
     fs.unmount().unwrap();
     is_clean(&device);
 }
+
+/// A block that the last root has is written nowhere but elsewhere, whoever has lost and got it since.
+#[test]
+fn what_the_last_root_has_is_not_written() {
+    let device = made(1024);
+    let fs = mount(&device);
+    let bytes = vec![7; 20_000];
+    let ino = file(&fs, fs.root(), "a", &bytes).unwrap();
+    let copy = file(&fs, fs.root(), "b", b"").unwrap();
+    fs.sync().unwrap();
+    assert_eq!(fs.share(&CALLER, (ino, 0), (copy, 0), 1 << 30).unwrap(), 20_000);
+    fs.unlink(&CALLER, fs.root(), b"a").unwrap();
+    fs.write(&CALLER, copy, 5000, b"changed").unwrap();
+    fs.cache().step_blocks(&mut |_| true).unwrap();
+    let left = Arc::new(MemDevice::from_image(4096, device.image()));
+    is_clean(&left);
+    let before = mount(&left);
+    assert!(contents(&before, of(&before, before.root(), "a")).unwrap() == bytes);
+    fs.unmount().unwrap();
+    is_clean(&device);
+}

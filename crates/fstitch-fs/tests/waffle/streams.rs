@@ -4,7 +4,10 @@ use std::collections::BTreeMap;
 use std::io::Read;
 use std::sync::{Arc, Mutex};
 
-use fstitch_core::{BlockDevice, Clock, Errno, Error, FileSystem, ManualClock, MemDevice, Result, Seed};
+use fstitch_core::{
+    BlockDevice, Clock, Errno, Error, FallocateMode, FileSystem, ManualClock, MemDevice, Result, Seed,
+    SetAttr,
+};
 use fstitch_fs::waffle::{Options, Received, Waffle, receive};
 
 use crate::rig::{CALLER, file, is_clean, made, mount, mount_with};
@@ -202,6 +205,40 @@ fn a_stream_that_ends_early_is_sent_again() {
         }
         let fs = mount(&target);
         assert!(fs.lookup(fs.root(), b"own").is_ok());
+    }
+}
+
+/// Files with several nodes, whole parts of which come and go.
+#[test]
+fn what_long_files_lose_goes_on_the_other_side() {
+    let (source, target) = (made(8192), made(8192));
+    let fs = mount(&source);
+    let long = |byte: u8| vec![byte; 2_000_000];
+    for (name, byte) in [("cut", 1), ("punched", 2), ("gone", 3)] {
+        file(&fs, fs.root(), name, &long(byte)).unwrap();
+    }
+    let grows = file(&fs, fs.root(), "grows", &[4; 9000]).unwrap();
+    fs.make_snapshot(b"a").unwrap();
+    receive_all(&target, "t", &send(&fs, "a", None)).unwrap();
+    let of = |name: &[u8]| fs.lookup(fs.root(), name).unwrap().attr.ino;
+    let size = SetAttr { size: Some(5000), ..SetAttr::default() };
+    fs.setattr(&CALLER, of(b"cut"), &size).unwrap();
+    fs.fallocate(&CALLER, of(b"punched"), 300_000, 1_500_000, FallocateMode::PunchHole).unwrap();
+    fs.unlink(&CALLER, fs.root(), b"gone").unwrap();
+    fs.write(&CALLER, grows, 0, &long(5)).unwrap();
+    fs.make_snapshot(b"b").unwrap();
+    receive_all(&target, "t", &send(&fs, "b", Some("a"))).unwrap();
+    let kept = BTreeMap::from([("b".to_owned(), below(&fs, fs.root()))]);
+    holds(&target, &kept, "long files");
+    let blocks = |name: &str, fs: &Waffle, dir| {
+        let ino = fs.lookup(dir, name.as_bytes()).unwrap().attr.ino;
+        fs.getattr(ino).unwrap().blocks
+    };
+    let other = mount(&target);
+    let list = other.lookup(other.root(), b".snapshots").unwrap().attr.ino;
+    let there = other.lookup(list, b"b").unwrap().attr.ino;
+    for name in ["cut", "punched", "grows"] {
+        assert_eq!(blocks(name, &other, there), blocks(name, &fs, fs.root()), "{name}");
     }
 }
 
