@@ -2,7 +2,7 @@
 
 use fstitch_core::num::{to_u64, to_usize};
 use fstitch_core::{Caller, Errno, FallocateMode, FileKind, InodeFlags, InodeNo, Result, SeekFrom};
-use fstitch_posix::change::{check_fallocate, check_write, perm_after_write};
+use fstitch_posix::change::{check_fallocate, check_write, expect_allocatable, perm_after_write, range_end};
 use fstitch_posix::{expect_regular, refuse};
 
 use crate::change::Change;
@@ -158,18 +158,10 @@ impl Bpfs {
         (offset, len): (u64, u64),
         mode: FallocateMode,
     ) -> Result<()> {
-        let end = match (len, offset.checked_add(len)) {
-            (0, _) => return Err(Errno::INVAL.into()),
-            (_, Some(end)) if end <= SIZE_MAX => end,
-            _ => return Err(Errno::FBIG.into()),
-        };
+        let end = range_end((offset, len), SIZE_MAX)?;
         let mut core = self.alone()?;
         let inode = self.live(&core.state, ino)?;
-        match inode.kind {
-            FileKind::Regular => {}
-            FileKind::Directory => return Err(Errno::ISDIR.into()),
-            _ => return Err(Errno::NODEV.into()),
-        }
+        expect_allocatable(inode.kind)?;
         check_fallocate(inode.flags, mode)?;
         if mode.shifts() {
             return Err(Errno::OPNOTSUPP.into());

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use fstitch_core::num::to_u64;
 use fstitch_core::{Attr, Caller, Entry, Errno, FileKind, InodeNo, RenameMode, Result};
 use fstitch_posix::acl::{self, Acl};
-use fstitch_posix::make::{self as rules, Heritage};
+use fstitch_posix::make::{self as rules, Heritage, Make};
 use fstitch_posix::name::expect_open_directory;
 use fstitch_posix::remove::{
     Renamed, check_link, check_remove, check_rmdir_name, check_target_exists, dots_as_target,
@@ -22,18 +22,6 @@ use crate::state::State;
 use crate::tree;
 use crate::volume::{Bpfs, Node};
 use crate::xattr;
-
-/// An inode to be made.
-pub(crate) struct Make<'a> {
-    pub(crate) caller: &'a Caller,
-    pub(crate) parent: InodeNo,
-    /// `None` for an inode without a name.
-    pub(crate) name: Option<&'a [u8]>,
-    pub(crate) kind: FileKind,
-    pub(crate) perm: u16,
-    pub(crate) rdev: u32,
-    pub(crate) target: &'a [u8],
-}
 
 /// A directory and a name in it.
 pub(crate) type Side<'a> = (InodeNo, &'a [u8]);

@@ -4,12 +4,11 @@ use fstitch_core::{
     Attr, Caller, CheckReport, DirEntry, Entry, Errno, Error, FallocateMode, FileKind, FileSystem,
     InodeFlags, InodeNo, RenameMode, Result, SeekFrom, SetAttr, StatFs, XattrSetMode,
 };
-use fstitch_posix::make::{directory_perm, node_kind};
+use fstitch_posix::make::{Make, directory_perm, node_kind};
 
 use crate::data::Author;
 use crate::dir;
 use crate::layout::{NAME_MAX, ROOT};
-use crate::names::Make;
 use crate::volume::Bpfs;
 
 /// Where listings go on behind `.` and `..`; entries go on from their end, plus this.

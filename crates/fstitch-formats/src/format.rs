@@ -269,6 +269,8 @@ pub struct Snapshot {
     pub kind: TreeKind,
     /// What it comes from: of a snapshot the clone (empty for the volume itself), of a clone the snapshot.
     pub of: String,
+    /// Whether it is all there: it is not while it is received, or when that came to no end, and cannot be opened then.
+    pub whole: bool,
     /// When it was made.
     pub made: String,
     /// Files, directories and what else there is in it.
@@ -293,7 +295,7 @@ pub trait Snapshots {
     ///
     /// # Errors
     /// `ENOENT`; as [`Snapshots::create`].
-    fn clone(&self, snapshot: &str, name: &str) -> Result<()>;
+    fn make_clone(&self, snapshot: &str, name: &str) -> Result<()>;
     /// Removes a clone, with all that was changed in it.
     ///
     /// # Errors

@@ -197,6 +197,7 @@ impl Snapshots for Waffle {
                 (true, true) => TreeKind::Receiver,
             },
             of: text(&snapshot.of),
+            whole: !snapshot.is_receiving,
             made: show::time(snapshot.made),
             inodes: snapshot.inodes,
         };
@@ -211,8 +212,8 @@ impl Snapshots for Waffle {
         self.remove_snapshot(name.as_bytes())
     }
 
-    fn clone(&self, snapshot: &str, name: &str) -> Result<()> {
-        self.make_clone(snapshot.as_bytes(), name.as_bytes())
+    fn make_clone(&self, snapshot: &str, name: &str) -> Result<()> {
+        Self::make_clone(self, snapshot.as_bytes(), name.as_bytes())
     }
 
     fn remove_clone(&self, name: &str) -> Result<()> {

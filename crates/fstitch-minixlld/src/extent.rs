@@ -6,7 +6,7 @@
 
 use fstitch_core::num::to_usize;
 use fstitch_core::{Caller, Errno, FallocateMode, FileKind, InodeNo, Result, SeekFrom};
-use fstitch_posix::change::check_fallocate;
+use fstitch_posix::change::{check_fallocate, expect_allocatable, range_end};
 use fstitch_posix::expect_regular;
 
 use crate::blocks::Blocks;
@@ -94,20 +94,12 @@ impl MinixLld {
         (offset, len): (u64, u64),
         mode: FallocateMode,
     ) -> Result<()> {
-        let end = match (len, offset.checked_add(len)) {
-            (0, _) => return Err(Errno::INVAL.into()),
-            (_, Some(end)) if end <= SIZE_MAX => end,
-            _ => return Err(Errno::FBIG.into()),
-        };
+        let end = range_end((offset, len), SIZE_MAX)?;
         let inode = {
             let _tree = self.share();
             self.live(self, ino)?
         };
-        match inode.kind {
-            FileKind::Regular => {}
-            FileKind::Directory => return Err(Errno::ISDIR.into()),
-            _ => return Err(Errno::NODEV.into()),
-        }
+        expect_allocatable(inode.kind)?;
         check_fallocate(inode.flags, mode)?;
         if mode.shifts() {
             return Err(Errno::OPNOTSUPP.into());

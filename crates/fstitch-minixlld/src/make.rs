@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use fstitch_core::{Attr, Caller, Entry, Errno, FileKind, InodeNo, Result};
 use fstitch_posix::acl::{self, Acl};
-use fstitch_posix::make::{self as rules, Heritage};
+use fstitch_posix::make::{self as rules, Heritage, Make};
 use fstitch_posix::name;
 use fstitch_posix::remove::check_link;
 use fstitch_posix::table::Header;
@@ -17,18 +17,6 @@ use crate::inode::{Inode, generation};
 use crate::layout::{LINK_MAX, NAME_MAX, SYMLINK_MAX, data_at};
 use crate::volume::{MinixLld, Node};
 use crate::xattr;
-
-/// An inode to be made.
-pub(crate) struct Make<'a> {
-    pub(crate) caller: &'a Caller,
-    pub(crate) parent: InodeNo,
-    /// `None` for an inode without a name.
-    pub(crate) name: Option<&'a [u8]>,
-    pub(crate) kind: FileKind,
-    pub(crate) perm: u16,
-    pub(crate) rdev: u32,
-    pub(crate) target: &'a [u8],
-}
 
 impl MinixLld {
     /// A name in a directory.

@@ -4,14 +4,13 @@ use fstitch_core::{
     Attr, Caller, CheckReport, DirEntry, Entry, Errno, Error, FallocateMode, FileKind, FileSystem,
     InodeFlags, InodeNo, RenameMode, Result, SeekFrom, SetAttr, StatFs, XattrSetMode,
 };
-use fstitch_posix::make::{directory_perm, node_kind};
+use fstitch_posix::make::{Make, directory_perm, node_kind};
 use fstitch_posix::name;
 
 use crate::blocks::Blocks;
 use crate::data::Author;
 use crate::dir;
 use crate::layout::{NAME_MAX, ROOT};
-use crate::make::Make;
 use crate::space::space;
 use crate::volume::MinixLld;
 

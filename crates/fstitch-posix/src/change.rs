@@ -94,6 +94,30 @@ pub fn check_fallocate(flags: InodeFlags, mode: FallocateMode) -> Result<()> {
     }
 }
 
+/// Where a range that is allocated, punched or zeroed ends, in files of up to `size_max` bytes.
+///
+/// # Errors
+/// `EINVAL` for none, `EFBIG`.
+pub fn range_end((offset, len): (u64, u64), size_max: u64) -> Result<u64> {
+    match (len, offset.checked_add(len)) {
+        (0, _) => Err(Errno::INVAL.into()),
+        (_, Some(end)) if end <= size_max => Ok(end),
+        _ => Err(Errno::FBIG.into()),
+    }
+}
+
+/// Whether an inode of this kind has ranges to be allocated.
+///
+/// # Errors
+/// `EISDIR`, `ENODEV`.
+pub fn expect_allocatable(kind: FileKind) -> Result<()> {
+    match kind {
+        FileKind::Regular => Ok(()),
+        FileKind::Directory => Err(Errno::ISDIR.into()),
+        _ => Err(Errno::NODEV.into()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,11 +1,30 @@
 //! What a new inode is, and what it has from its directory and its maker.
 
-use fstitch_core::{Attr, Caller, Errno, FileKind, InodeFlags, Result};
+use fstitch_core::{Attr, Caller, Errno, FileKind, InodeFlags, InodeNo, Result};
 
 use crate::acl::{self, Acl};
 use crate::{Inode, name};
 
 const S_ISGID: u16 = 0o2000;
+
+/// An inode to be made.
+#[derive(Clone, Copy, Debug)]
+pub struct Make<'a> {
+    /// Who makes it.
+    pub caller: &'a Caller,
+    /// The directory.
+    pub parent: InodeNo,
+    /// `None` for an inode without a name.
+    pub name: Option<&'a [u8]>,
+    /// What it is.
+    pub kind: FileKind,
+    /// The 12 permission bits that were asked for.
+    pub perm: u16,
+    /// Device number.
+    pub rdev: u32,
+    /// Where a symbolic link leads.
+    pub target: &'a [u8],
+}
 
 /// What a new inode has from its directory and its maker.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -35,17 +35,17 @@ enum Command {
     /// List the snapshots and clones, in the order in which they were made
     List(List),
     /// Remove a snapshot, and free what no other one has
-    Remove(Remove),
+    Remove(Removed),
     /// Make a clone of a snapshot: it can be mounted by itself (`mount -o tree=NAME`) and changed, and shares what has not changed
-    Clone(Clone),
+    Clone(Cloned),
     /// Write a snapshot to standard output, for `receive` on another volume
-    Send(Send),
+    Send(Sent),
     /// Take in what `send` writes, from standard input: it becomes a snapshot of a tree that only streams change
-    Receive(Receive),
+    Receive(Received),
 }
 
 #[derive(clap::Args)]
-struct Send {
+struct Sent {
     #[command(flatten)]
     named: Named,
     /// Only what it has beyond this snapshot, which the other volume has
@@ -54,7 +54,7 @@ struct Send {
 }
 
 #[derive(clap::Args)]
-struct Receive {
+struct Received {
     #[command(flatten)]
     volume: open::Arguments,
     /// The image file or block device, which is not mounted
@@ -66,7 +66,7 @@ struct Receive {
 }
 
 #[derive(clap::Args)]
-struct Remove {
+struct Removed {
     #[command(flatten)]
     named: Named,
     /// It is a clone, and what was changed in it is lost
@@ -75,7 +75,7 @@ struct Remove {
 }
 
 #[derive(clap::Args)]
-struct Clone {
+struct Cloned {
     #[command(flatten)]
     volume: open::Arguments,
     /// The image file or block device, or where it is mounted
@@ -122,13 +122,13 @@ pub fn run(arguments: &Arguments) -> Result<Outcome> {
         Command::Create(Named { volume, image, name }) => {
             (volume, image, SnapshotChange::Create(name.clone()), format!("snapshot `{name}` was made"))
         }
-        Command::Remove(Remove { named: Named { volume, image, name }, clone: false }) => {
+        Command::Remove(Removed { named: Named { volume, image, name }, clone: false }) => {
             (volume, image, SnapshotChange::Remove(name.clone()), format!("snapshot `{name}` was removed"))
         }
-        Command::Remove(Remove { named: Named { volume, image, name }, clone: true }) => {
+        Command::Remove(Removed { named: Named { volume, image, name }, clone: true }) => {
             (volume, image, SnapshotChange::RemoveClone(name.clone()), format!("clone `{name}` was removed"))
         }
-        Command::Clone(Clone { volume, image, snapshot, name }) => {
+        Command::Clone(Cloned { volume, image, snapshot, name }) => {
             let change = SnapshotChange::Clone { snapshot: snapshot.clone(), name: name.clone() };
             (volume, image, change, format!("clone `{name}` of snapshot `{snapshot}` was made"))
         }
@@ -151,6 +151,9 @@ fn show(list: &List) -> Result<Outcome> {
     let mut shown = String::new();
     for snapshot in &all {
         let of = match (snapshot.kind, snapshot.of.as_str()) {
+            (TreeKind::Receiver, _) if !snapshot.whole => {
+                "  (was being received, and is not whole)".to_owned()
+            }
             (TreeKind::Receiver, _) => "  (receives snapshots)".to_owned(),
             (TreeKind::Clone, of) => format!("  (a clone of {of})"),
             (TreeKind::Snapshot, "") => String::new(),
@@ -209,8 +212,8 @@ fn meter(what: &str) -> Result<ProgressBar> {
     Ok(bar)
 }
 
-fn send(asked: &Send) -> Result<Outcome> {
-    let Send { named: Named { volume, image, name }, since } = asked;
+fn send(asked: &Sent) -> Result<Outcome> {
+    let Sent { named: Named { volume, image, name }, since } = asked;
     let told = || format!("{}", image.display());
     let out = io::stdout();
     ensure!(!out.is_terminal(), "standard output is a terminal: a stream goes to a file or a pipe");
@@ -249,8 +252,8 @@ fn streams() -> Result<&'static dyn fstitch_formats::HasSnapshots> {
     fstitch_formats::FORMATS.iter().find_map(|format| format.snapshots()).context(NONE)
 }
 
-fn receive(asked: &Receive) -> Result<Outcome> {
-    let Receive { volume, image, tree } = asked;
+fn receive(asked: &Received) -> Result<Outcome> {
+    let Received { volume, image, tree } = asked;
     let told = || format!("{}", image.display());
     if client::of_volume(image, || volume.start(image))?.is_some() {
         bail!("{}: it is mounted: a volume takes streams in while nobody uses it", told());

@@ -3,9 +3,9 @@
 
 use fstitch_core::{Caller, Errno, FileKind, InodeNo, Result};
 use fstitch_patch::PatchIds;
+use fstitch_posix::make::Make;
 
 use super::locks::Locked;
-use super::make::Make;
 use super::node::Part;
 use super::{LowLevelFs, Uhfs};
 

@@ -1,8 +1,8 @@
 //! Allocating, punching and zeroing ranges of files; see `shift` for taking them out and putting them in. Where the format has no notion of a block that is allocated but
 //! unwritten, allocated blocks are initialised with zeros like written ones; see `preallocate` for the others.
 
-use fstitch_core::{Caller, Errno, FallocateMode, FileKind, InodeNo, Result};
-use fstitch_posix::change::check_fallocate;
+use fstitch_core::{Caller, Errno, FallocateMode, InodeNo, Result};
+use fstitch_posix::change::{check_fallocate, expect_allocatable, range_end};
 
 use super::node::Node;
 use super::preallocate::Wish;
@@ -29,18 +29,10 @@ impl<L: LowLevelFs> Uhfs<L> {
         (offset, len): (u64, u64),
         mode: FallocateMode,
     ) -> Result<()> {
-        let end = match (len, offset.checked_add(len)) {
-            (0, _) => return Err(Errno::INVAL.into()),
-            (_, Some(end)) if end <= self.low.limits().size_max => end,
-            _ => return Err(Errno::FBIG.into()),
-        };
+        let end = range_end((offset, len), self.low.limits().size_max)?;
         let change = self.change(0)?;
         let node = self.node(ino)?;
-        match self.kind(&*node.read()?) {
-            FileKind::Regular => {}
-            FileKind::Directory => return Err(Errno::ISDIR.into()),
-            _ => return Err(Errno::NODEV.into()),
-        }
+        expect_allocatable(self.kind(&*node.read()?))?;
         let _writer = self.writer(&change, &node)?;
         node.refuse_pinned()?;
         check_fallocate(self.low.flags(node.read()?.inode()), mode)?;

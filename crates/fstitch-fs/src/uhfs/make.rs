@@ -6,24 +6,12 @@ use std::sync::Arc;
 use fstitch_core::{Caller, Entry, Errno, FileKind, InodeNo, Result, SetTime};
 use fstitch_patch::PatchIds;
 use fstitch_posix::acl::{self, Acl};
-use fstitch_posix::make::{self as rules, Heritage};
+use fstitch_posix::make::{self as rules, Heritage, Make};
 use fstitch_posix::remove::check_link;
 
 use super::locks::Locked;
 use super::node::{Node, Part, State};
 use super::{AttrChange, LowLevelFs, NewInode, Uhfs};
-
-/// An inode to be made.
-pub(super) struct Make<'a> {
-    pub(super) caller: &'a Caller,
-    pub(super) parent: InodeNo,
-    /// `None` for an inode without a name.
-    pub(super) name: Option<&'a [u8]>,
-    pub(super) kind: FileKind,
-    pub(super) perm: u16,
-    pub(super) rdev: u32,
-    pub(super) target: &'a [u8],
-}
 
 impl<L: LowLevelFs> Uhfs<L> {
     pub(super) fn do_mknod(

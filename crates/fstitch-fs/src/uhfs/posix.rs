@@ -5,8 +5,8 @@ use fstitch_core::{
     Attr, Caller, CheckReport, DirEntry, Entry, FallocateMode, FileKind, FileSystem, InodeFlags, InodeNo,
     RenameMode, Result, SeekFrom, SetAttr, StatFs, XattrSetMode,
 };
+use fstitch_posix::make::Make;
 
-use super::make::Make;
 use super::{LowLevelFs, Uhfs};
 
 impl<L: LowLevelFs> FileSystem for Uhfs<L> {

@@ -4,7 +4,9 @@ use fstitch_core::num::{to_u64, to_usize};
 use fstitch_core::{
     Attr, Caller, Errno, FallocateMode, FileKind, InodeFlags, InodeNo, Result, SeekFrom, SetAttr, SetTime,
 };
-use fstitch_posix::change::{self as rules, check_fallocate, check_write, perm_after_write};
+use fstitch_posix::change::{
+    self as rules, check_fallocate, check_write, expect_allocatable, perm_after_write, range_end,
+};
 use fstitch_posix::{expect_regular, refuse};
 
 use super::layout::inode::Inode;
@@ -186,11 +188,7 @@ impl Waffle {
         (offset, len): (u64, u64),
         mode: FallocateMode,
     ) -> Result<()> {
-        let end = match (len, offset.checked_add(len)) {
-            (0, _) => return Err(Errno::INVAL.into()),
-            (_, Some(end)) if end <= SIZE_MAX => end,
-            _ => return Err(Errno::FBIG.into()),
-        };
+        let end = range_end((offset, len), SIZE_MAX)?;
         let is_filled = mode != FallocateMode::PunchHole;
         let mut from = offset;
         loop {
@@ -214,11 +212,7 @@ impl Waffle {
         let class = if mode == FallocateMode::PunchHole { Class::Gives } else { Class::Takes };
         self.change(class, 0, |state| {
             let inode = self.ours(state, ino)?;
-            match inode.kind {
-                FileKind::Regular => {}
-                FileKind::Directory => return Err(Errno::ISDIR.into()),
-                _ => return Err(Errno::NODEV.into()),
-            }
+            expect_allocatable(inode.kind)?;
             check_fallocate(inode.flags(), mode)?;
             if mode.shifts() {
                 return Err(Errno::OPNOTSUPP.into());

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use fstitch_core::num::to_u64;
 use fstitch_core::{Caller, Entry, Errno, Error, FileKind, InodeNo, RenameMode, Result, Structure};
 use fstitch_posix::acl::{self, Acl};
-use fstitch_posix::make::{self as rules, Heritage};
+use fstitch_posix::make::{self as rules, Heritage, Make};
 use fstitch_posix::name::expect_open_directory;
 use fstitch_posix::remove::{check_link, check_remove, check_rmdir_name};
 use fstitch_posix::table::Header;
@@ -18,18 +18,6 @@ use super::layout::{LINK_MAX, ROOT_INO, SYMLINK_MAX};
 use super::state::{Class, State};
 use super::volume::{InUse, SNAPSHOTS, Waffle, is_long};
 use super::xattr;
-
-/// An inode to be made.
-pub(super) struct Make<'a> {
-    pub(super) caller: &'a Caller,
-    pub(super) parent: InodeNo,
-    /// `None` for an inode without a name.
-    pub(super) name: Option<&'a [u8]>,
-    pub(super) kind: FileKind,
-    pub(super) perm: u16,
-    pub(super) rdev: u32,
-    pub(super) target: &'a [u8],
-}
 
 /// A directory and a name in it.
 pub(super) type Side<'a> = (InodeNo, &'a [u8]);

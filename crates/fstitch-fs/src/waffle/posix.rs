@@ -4,14 +4,13 @@ use fstitch_core::{
     Attr, Caller, CheckReport, DirEntry, Entry, Errno, Error, FallocateMode, FileKind, FileSystem,
     InodeFlags, InodeNo, RenameMode, Result, SeekFrom, SetAttr, StatFs, XattrSetMode,
 };
-use fstitch_posix::make::{directory_perm, node_kind};
+use fstitch_posix::make::{Make, directory_perm, node_kind};
 
 use super::files::Author;
 use super::layout::inode::{INLINE, Inode};
 use super::layout::pointer::Fork;
 use super::layout::record::{INO_BITS, TreeKind};
 use super::layout::{BLOCK_SIZE, NAME_MAX, ROOT_INO};
-use super::names::Make;
 use super::state::{Class, State};
 use super::volume::{SNAPSHOTS, SNAPSHOTS_INO, Waffle};
 

@@ -224,3 +224,22 @@ fn a_volume_that_snapshots_fill_can_be_emptied() {
     fs.unmount().unwrap();
     is_clean(&device);
 }
+
+/// What a snapshot costs is what its commit writes, whatever there is in the volume: in blocks, which are the same on every machine.
+#[test]
+fn a_snapshot_costs_the_same_whatever_there_is() {
+    let costs = [10, 4_000].map(|files| {
+        let device = made(32_768);
+        let fs = mount(&device);
+        for number in 0..files {
+            file(&fs, fs.root(), &format!("file-{number}"), &[1; 9000]).unwrap();
+        }
+        // The first one makes room in the table of trees.
+        fs.make_snapshot(b"first").unwrap();
+        let before = fs.cache().stats().blocks_written;
+        fs.make_snapshot(b"second").unwrap();
+        fs.cache().stats().blocks_written - before
+    });
+    assert_eq!(costs[0], costs[1], "blocks written for a snapshot of 10 files and of 4,000");
+    assert!(costs[0] <= 8, "{} blocks", costs[0]);
+}

@@ -120,7 +120,7 @@ impl SnapshotChange {
             Self::Create(name) => ("snapshot", name, snapshots.create(name)),
             Self::Remove(name) => ("snapshot", name, snapshots.remove(name)),
             Self::Clone { snapshot, name } => {
-                let done = snapshots.clone(snapshot, name);
+                let done = snapshots.make_clone(snapshot, name);
                 if done.as_ref().is_err_and(|error| error.errno() == Errno::NOENT) {
                     bail!("there is no snapshot `{snapshot}`");
                 }

@@ -204,6 +204,19 @@ fn snapshots_are_sent_to_other_volumes() {
     assert_eq!(fstitch(&format!("cat {backup}:/.snapshots/two/new")).ok(), "new");
     fstitch(&format!("fsck -fn {backup}")).ok();
     fstitch(&format!("snapshot receive {backup} disk")).refused(1, "it ends before its end");
+    // Half a stream: it is told, and the tree is not mounted.
+    let program = env!("CARGO_BIN_EXE_fstitch");
+    let half = format!(
+        "{program} snapshot send {image} one | head -c 2000000 | {program} snapshot receive {backup} half"
+    );
+    fstitch(&format!("snapshot remove {backup} one")).ok();
+    let done = std::process::Command::new("sh").args(["-c", &half]).output().unwrap();
+    assert!(String::from_utf8_lossy(&done.stderr).contains("it ends before its end"));
+    let listed = fstitch(&format!("snapshot list {backup}")).ok();
+    assert!(listed.contains("half  (was being received, and is not whole)"), "{listed}");
+    fstitch(&format!("mount -o tree=half {backup} {at}")).refused(1, "was being received and is not whole");
+    fstitch(&format!("snapshot remove --clone {backup} half")).ok();
+    fstitch(&format!("fsck -fn {backup}")).ok();
     fstitch(&format!("snapshot clone {backup} two back")).ok();
     let Some(mount) = Mounted::new("-o tree=back", &backup, &at) else { return };
     assert_eq!(fs::read(mount.path().join("new")).unwrap(), b"new");
