@@ -321,7 +321,8 @@ impl Waffle {
             }
             done => done?,
         }
-        if self.has_ager() { Ok(()) } else { self.purge() }
+        // It has gone from the list; what has no room to become free now does so later.
+        if self.has_ager() { Ok(()) } else { self.purge().or_else(when_full) }
     }
 
     /// Frees the blocks of snapshots and clones that are being removed, one after the other, each in one commit.
