@@ -62,6 +62,10 @@ pub trait Volume: FileSystem {
     fn let_go(&self) -> bool {
         false
     }
+    /// Whether what is open could be changed at all: a snapshot that is opened by itself cannot.
+    fn takes_changes(&self) -> bool {
+        true
+    }
     /// Its snapshots, if volumes of the format have some.
     fn snapshots(&self) -> Option<&dyn Snapshots> {
         None

@@ -287,6 +287,10 @@ impl Volume for Waffle {
         Health { failure: self.failed(), dirty_bytes }
     }
 
+    fn takes_changes(&self) -> bool {
+        !self.is_snapshot()
+    }
+
     fn snapshots(&self) -> Option<&dyn Snapshots> {
         Some(self)
     }

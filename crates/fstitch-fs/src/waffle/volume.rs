@@ -244,6 +244,12 @@ impl Waffle {
         Ok(())
     }
 
+    /// Whether the tree that is mounted is a snapshot.
+    #[must_use]
+    pub fn is_snapshot(&self) -> bool {
+        self.share().state.head().kind != TreeKind::Head
+    }
+
     /// The references that are held, for who opens the volume anew.
     #[must_use]
     pub fn references(&self) -> Vec<(InodeNo, u64)> {

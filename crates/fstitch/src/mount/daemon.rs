@@ -27,7 +27,7 @@ use crate::control::trace::{Happened, Head};
 use crate::control::{Cut, SnapshotChange, Status};
 use crate::disks::{self, DiskList, Disks};
 use crate::live::Live;
-use crate::open::{self, Options as OpenOptions, Volume};
+use crate::open::{self, Access, Options as OpenOptions, Volume};
 use crate::output::Outcome;
 use crate::shepherd::Kept;
 
@@ -60,6 +60,9 @@ pub fn serve_as_child(serve: impl FnOnce(Place) -> Result<()>) -> Result<Outcome
 /// Opens the volume, mounts it, serves it until it is unmounted, and makes everything stable.
 pub fn serve(plan: &Plan, place: Place) -> Result<()> {
     let volume = Volume::open(&plan.image, &open_options(plan)).map_err(|error| hint(plan, error))?;
+    let mut plan = plan.clone();
+    plan.options.read_only |= !volume.fs.takes_changes();
+    let plan = &plan;
     let (volume, gate) = gated(plan, volume)?;
     if !plan.options.read_only {
         volume.fs.start()?;
@@ -438,6 +441,10 @@ impl Served for Daemon {
             let open = |access| {
                 let options = OpenOptions { access, ..reopening.options.clone() };
                 let volume = Volume::open(&reopening.image, &options)?;
+                ensure!(
+                    access == Access::ReadOnly || volume.fs.takes_changes(),
+                    "it is a snapshot, which takes no changes: `fstitch snapshot clone` makes what does"
+                );
                 let name = reopening.image.display().to_string();
                 let (volume, gate) = gate::before(volume, name, &options, reopening.recovers)?;
                 *through.lock().unpoisoned() = gate;

@@ -52,6 +52,21 @@ fn mount_remount_and_umount() {
     assert!(shown[2].starts_with("fuse.fstitch rw,nosuid,noatime,"), "{shown:?}");
 }
 
+/// A snapshot is mounted for reading, whoever asks for more, and stays so.
+#[test]
+fn a_snapshot_does_not_become_writable() {
+    let place = Place::new();
+    let script = format!(
+        "{SHOW}$F mkfs waffle -q w.img 32M\n$F mkdir w.img:/d\n$F snapshot create w.img s >&2\n\
+         mount -t fuse.fstitch w.img m -o tree=s\nshow\n(mount -o remount,rw m) 2>&1 | grep -c 'it is a snapshot'\n\
+         (mkdir m/e) 2>&- && exit 3\n$F status m | grep -c read-only\nls m\numount m\n"
+    );
+    let Some(ran) = with_helper(&place, &script) else { return };
+    let shown: Vec<String> = ran.ok().lines().map(str::to_owned).collect();
+    assert!(shown[0].starts_with("fuse.fstitch ro,"), "{shown:?}");
+    assert_eq!(shown[1..], ["1", "1", "d"]);
+}
+
 #[test]
 fn what_was_mounted_for_reading_becomes_writable() {
     for kind in ["ext2", "ext3"] {

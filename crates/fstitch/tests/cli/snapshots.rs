@@ -118,6 +118,7 @@ fn clones_are_mounted_by_their_names() {
     mount.end();
     let Some(mount) = Mounted::new("-o tree=one", &image, &at) else { return };
     assert!(fs::write(mount.path().join("file"), b"no").is_err(), "a snapshot does not change");
+    assert!(fstitch(&format!("status {at}")).ok().contains("waffle read-only"));
     mount.end();
     fstitch(&format!("mkfs ext4 -F -q {image} 32M")).ok();
     fstitch(&format!("mount -o tree=one {image} {at}"))
