@@ -5,12 +5,14 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use fstitch_core::Consistency;
-use fstitch_core::{BlockDevice, Clock, StatsDevice, SystemClock, Timestamp};
+use fstitch_core::{BlockDevice, Clock, FileSystem, StatsDevice, SystemClock, Timestamp};
 use fstitch_disk::{DiskOptions, FileDisk};
 use fstitch_fs::arrange::{self, Arrangement};
 use fstitch_fs::ext2::Ext2;
 use fstitch_fs::ext2::mkfs::{MkfsJournal, MkfsOptions, mkfs};
+use fstitch_fs::ufs::Ufs;
 use fstitch_fs::uhfs::{AtimePolicy, LowLevelFs, Uhfs, UhfsOptions};
+use fstitch_fs::waffle::{self, Waffle};
 use fstitch_patch::{Cache, CacheOptions};
 
 /// Blocks of all volumes, in bytes.
@@ -24,7 +26,15 @@ pub type Disk = Arc<StatsDevice<FileDisk>>;
 /// # Errors
 /// As [`FileDisk::open`].
 pub fn disk(image: &Path) -> Result<Disk> {
-    let options = DiskOptions { block_size: BLOCK_SIZE, ..DiskOptions::default() };
+    disk_of(image, BLOCK_SIZE)
+}
+
+/// The same with blocks of another size.
+///
+/// # Errors
+/// As [`disk`].
+pub fn disk_of(image: &Path, block_size: u32) -> Result<Disk> {
+    let options = DiskOptions { block_size, ..DiskOptions::default() };
     Ok(Arc::new(StatsDevice::new(FileDisk::open_when_let_go(image, &options)?)))
 }
 
@@ -88,4 +98,31 @@ impl Inside {
         let cache = Arc::clone(LowLevelFs::cache(fs.format()));
         Ok(Self { fs: Arc::new(fs), cache })
     }
+}
+
+/// Opens a volume of UFS with soft updates, as a mount does.
+///
+/// # Errors
+/// As opening a volume.
+pub fn ufs(device: Arc<dyn BlockDevice>) -> Result<Arc<dyn FileSystem>> {
+    let arrangement = Arrangement {
+        consistency: Some(Consistency::Soft),
+        cache: cache(),
+        fs: UhfsOptions { atime: AtimePolicy::RelAtime, ..UhfsOptions::default() },
+        ..Arrangement::default()
+    };
+    let (fs, _) = arrange::open::<Ufs>(device, &arrangement, Arc::new(SystemClock::new()))?;
+    LowLevelFs::cache(fs.format()).start_flusher()?;
+    Ok(Arc::new(fs))
+}
+
+/// Opens a volume of waffle, as a mount does.
+///
+/// # Errors
+/// As opening a volume.
+pub fn waffle(device: Arc<dyn BlockDevice>) -> Result<Arc<dyn FileSystem>> {
+    let options = waffle::Options { atime: AtimePolicy::RelAtime, ..waffle::Options::default() };
+    let fs = Waffle::mount(device, cache(), Arc::new(SystemClock::new()), options)?;
+    fs.start()?;
+    Ok(fs)
 }

@@ -14,7 +14,7 @@ use anyhow::{Context, Result, ensure};
 use fstitch_core::BlockBuf;
 use fstitch_core::num::to_usize;
 
-use crate::contender::{Contender, Tools, Way};
+use crate::contender::{Contender, Side, Tools, Way};
 use crate::inside::BLOCK_SIZE;
 use crate::workload::FILLER;
 
@@ -34,7 +34,10 @@ pub(crate) fn before(contender: Contender, tools: &Tools, scratch: &Path, mib: u
     let most = fstitch_disk::available_memory().map_or(u64::MAX, |bytes| bytes >> 23);
     let mib = mib.min(most);
     match contender {
-        Contender::InProcess(_) | Contender::Ext4(Way::InProcess) => heap(mib),
+        Contender::InProcess(_)
+        | Contender::Ext4(Way::InProcess)
+        | Contender::Ufs(Side::InProcess)
+        | Contender::Waffle(Side::InProcess) => heap(mib),
         Contender::Defaults
         | Contender::LeftAlone
         | Contender::Mounted(_)
@@ -45,7 +48,9 @@ pub(crate) fn before(contender: Contender, tools: &Tools, scratch: &Path, mib: u
         | Contender::BpfsMemory
         | Contender::DeviceSoft
         | Contender::DeviceMemory
-        | Contender::Ext4(Way::Defaults | Way::Mounted) => {
+        | Contender::Ext4(Way::Defaults | Way::Mounted)
+        | Contender::Ufs(Side::Mounted)
+        | Contender::Waffle(Side::Mounted) => {
             // The kernel keeps what was written in pages of its own as well, at the same time.
             process(tools, 2 * mib)?;
         }

@@ -42,6 +42,10 @@ pub enum Contender {
     Fuse2fs,
     /// On ext4, with the features that mke2fs gives it.
     Ext4(Way),
+    /// UFS2 with soft updates.
+    Ufs(Side),
+    /// Waffle.
+    Waffle(Side),
     /// The kernel's driver.
     Kernel(Kernel),
     /// The kernel's memory, without any format: the limit of the system calls.
@@ -65,6 +69,15 @@ pub enum Way {
     Fuse2fs,
 }
 
+/// From where a volume is reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Side {
+    /// Through `fstitch mount`.
+    Mounted,
+    /// In the process that uses it.
+    InProcess,
+}
+
 /// What the kernel's driver is asked to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kernel {
@@ -80,7 +93,7 @@ pub enum Kernel {
 
 impl Contender {
     /// All of them, in the order of reports.
-    pub const ALL: [Self; 36] = [
+    pub const ALL: [Self; 40] = [
         Self::Defaults,
         Self::LeftAlone,
         Self::Mounted(Consistency::Soft),
@@ -111,6 +124,10 @@ impl Contender {
         Self::Ext4(Way::Defaults),
         Self::Ext4(Way::Mounted),
         Self::Ext4(Way::InProcess),
+        Self::Ufs(Side::Mounted),
+        Self::Ufs(Side::InProcess),
+        Self::Waffle(Side::Mounted),
+        Self::Waffle(Side::InProcess),
         Self::Fuse2fs,
         Self::Ext4(Way::Fuse2fs),
         Self::Kernel(Kernel::Ext2),
@@ -139,6 +156,10 @@ impl Contender {
             Self::Ext4(Way::Mounted) => "fuse-ext4".into(),
             Self::Ext4(Way::InProcess) => "in-ext4".into(),
             Self::Ext4(Way::Fuse2fs) => "fuse2fs-ext4".into(),
+            Self::Ufs(Side::Mounted) => "fuse-ufs2".into(),
+            Self::Ufs(Side::InProcess) => "in-ufs2".into(),
+            Self::Waffle(Side::Mounted) => "fuse-waffle".into(),
+            Self::Waffle(Side::InProcess) => "in-waffle".into(),
             Self::Kernel(Kernel::Ext2) => "kernel-ext2".into(),
             Self::Kernel(Kernel::Ext3Ordered) => "kernel-ext3-ordered".into(),
             Self::Kernel(Kernel::Ext3Journal) => "kernel-ext3-journal".into(),
@@ -161,6 +182,7 @@ impl Contender {
             Self::Kernel(kernel) => kernel != Kernel::Ext2,
             Self::Ext4(way) => way != Way::Fuse2fs,
             Self::Defaults | Self::LeftAlone | Self::Bpfs | Self::DeviceSoft | Self::Following(_) => true,
+            Self::Ufs(_) | Self::Waffle(_) => true,
             Self::Memory | Self::BpfsMemory | Self::DeviceMemory | Self::Fuse2fs | Self::Tmpfs => false,
         }
     }
@@ -213,13 +235,36 @@ impl Contender {
     /// Whether programs can be run in it.
     #[must_use]
     pub fn is_mounted(self) -> bool {
-        !matches!(self, Self::InProcess(_) | Self::Ext4(Way::InProcess))
+        !self.is_inside()
+    }
+
+    /// Whether it is a volume of ours in this process.
+    #[must_use]
+    pub fn is_inside(self) -> bool {
+        matches!(
+            self,
+            Self::InProcess(_)
+                | Self::Ext4(Way::InProcess)
+                | Self::Ufs(Side::InProcess)
+                | Self::Waffle(Side::InProcess)
+        )
     }
 
     /// Whether it is one of ours in the conventional, synchronous mode, which takes long.
     #[must_use]
     pub fn is_synchronous(self) -> bool {
         matches!(self, Self::Mounted(Consistency::Sync) | Self::InProcess(Consistency::Sync))
+    }
+
+    /// The format of its image, if `fstitch mkfs` makes it.
+    #[must_use]
+    pub fn own_format(self) -> Option<&'static str> {
+        match self {
+            Self::Bpfs => Some("bpfs"),
+            Self::Ufs(_) => Some("ufs2"),
+            Self::Waffle(_) => Some("waffle"),
+            _ => None,
+        }
     }
 
     /// The format of its image, for `mke2fs -t`; `None` where there is none.
@@ -240,6 +285,7 @@ impl Contender {
             Self::Kernel(Kernel::Ext4) | Self::Ext4(_) => Some("ext4"),
             Self::Kernel(_) | Self::Following(_) => Some("ext3"),
             Self::Memory | Self::Bpfs | Self::BpfsMemory | Self::DeviceMemory | Self::Tmpfs => None,
+            Self::Ufs(_) | Self::Waffle(_) => None,
         }
     }
 }
@@ -314,8 +360,8 @@ impl Tools {
         if let Some(format) = contender.format() {
             process::format(format, &medium.image)?;
         }
-        if contender == Contender::Bpfs {
-            start::make_bpfs(self, &medium.image)?;
+        if let Some(format) = contender.own_format() {
+            start::make_own(self, format, &medium.image)?;
         }
         if let Contender::Following(policy) = contender {
             start::follow(self, policy, &medium.image)?;
@@ -357,6 +403,8 @@ impl Tools {
             | Contender::DeviceMemory
             | Contender::Fuse2fs
             | Contender::Ext4(Way::Defaults | Way::Mounted | Way::Fuse2fs)
+            | Contender::Ufs(Side::Mounted)
+            | Contender::Waffle(Side::Mounted)
                 if !Path::new("/dev/fuse").exists() =>
             {
                 Some("no /dev/fuse".into())

@@ -7,11 +7,11 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use fstitch_core::Consistency;
-use fstitch_core::FileSystem;
+use fstitch_core::{BlockDevice, FileSystem};
 use serde::Deserialize;
 
 use super::process::{run, serve, unmount, unmount_server};
-use super::{Contender, Kernel, Running, Tools, Way};
+use super::{Contender, Kernel, Running, Side, Tools, Way};
 use crate::inside::{self, BLOCK_SIZE, Disk, Inside};
 use crate::meter::Device;
 use crate::place::{Host, Within};
@@ -23,7 +23,7 @@ pub enum Kind {
     /// Another server, and its image if it has one.
     Foreign { child: Child, image: Option<PathBuf> },
     /// A volume in this process.
-    Inside { inside: Inside, disk: Disk },
+    Inside { fs: Arc<dyn FileSystem>, disk: Disk },
     /// A mount of the kernel's on a loop device.
     Loop(PathBuf),
     /// A mount of the kernel's without a device.
@@ -48,6 +48,10 @@ pub fn start(tools: &Tools, contender: Contender, image: &Path) -> Result<Runnin
     let kind = match contender {
         Contender::InProcess(mode) => return start_inside(mode, image),
         Contender::Ext4(Way::InProcess) => return start_inside(Consistency::Ordered, image),
+        Contender::Ufs(Side::InProcess) => return start_other(image, inside::ufs),
+        Contender::Waffle(Side::InProcess) => return start_other(image, inside::waffle),
+        Contender::Ufs(Side::Mounted) => mount_tuned(tools, "consistency=soft", image)?,
+        Contender::Waffle(Side::Mounted) => mount_ours(tools, Some("awake=off"), image)?,
         Contender::Defaults | Contender::Ext4(Way::Defaults) => mount_ours(tools, None, image)?,
         Contender::LeftAlone => mount_ours(tools, Some("awake=off"), image)?,
         Contender::Mounted(mode) => mount_tuned(tools, &format!("consistency={mode}"), image)?,
@@ -92,10 +96,10 @@ pub fn follow(tools: &Tools, policy: &str, image: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Makes an empty BPFS volume of all of an image.
-pub fn make_bpfs(tools: &Tools, image: &Path) -> Result<()> {
+/// Makes an empty volume of one of our own formats, of all of an image.
+pub fn make_own(tools: &Tools, format: &str, image: &Path) -> Result<()> {
     let program = tools.fstitch.to_str().context("the program's path is not text")?;
-    let words = ["mkfs", "bpfs", "--force"].map(OsStr::new);
+    let words = ["mkfs", format, "--force"].map(OsStr::new);
     run(program, &words.into_iter().chain([image.as_os_str()]).collect::<Vec<_>>())?;
     Ok(())
 }
@@ -125,8 +129,20 @@ fn start_inside(mode: Consistency, image: &Path) -> Result<Running> {
     let disk = inside::disk(image)?;
     let inside = Inside::open(Arc::clone(&disk) as _, mode, inside::cache())?;
     inside.cache.start_flusher()?;
-    let place = Arc::new(Within::new(Arc::clone(&inside.fs) as Arc<dyn FileSystem>));
-    Ok(Running { place, host: None, server: None, kind: Kind::Inside { inside, disk } })
+    Ok(running_inside(inside.fs, disk))
+}
+
+fn start_other(
+    image: &Path,
+    open: impl FnOnce(Arc<dyn BlockDevice>) -> Result<Arc<dyn FileSystem>>,
+) -> Result<Running> {
+    let disk = inside::disk(image)?;
+    Ok(running_inside(open(Arc::clone(&disk) as _)?, disk))
+}
+
+fn running_inside(fs: Arc<dyn FileSystem>, disk: Disk) -> Running {
+    let place = Arc::new(Within::new(Arc::clone(&fs)));
+    Running { place, host: None, server: None, kind: Kind::Inside { fs, disk } }
 }
 
 fn mount_kernel(kernel: Kernel, image: &Path, at: &Path) -> Result<Kind> {
@@ -177,7 +193,7 @@ impl Kind {
     pub fn stop(self, at: Option<&Path>) -> Result<()> {
         match (self, at) {
             (Self::Server { child, .. } | Self::Foreign { child, .. }, Some(at)) => unmount_server(at, child),
-            (Self::Inside { inside, .. }, _) => Ok(inside.fs.unmount()?),
+            (Self::Inside { fs, .. }, _) => Ok(fs.unmount()?),
             (Self::Loop(device), Some(at)) => {
                 unmount(at)?;
                 run("losetup", &[OsStr::new("-d"), device.as_os_str()])?;

@@ -11,7 +11,9 @@ mod optimizations;
 mod race;
 mod recovery;
 mod scale;
+mod shadow;
 mod shepherd;
+mod small;
 mod tools;
 
 use std::path::{Path, PathBuf};
@@ -53,12 +55,15 @@ pub use self::bpfs::bpfs_in_memory;
 pub use self::lld::child as large_logical_disk;
 
 /// The tables that are measured, with names for those who wait and for those who choose.
-const MEASURED: [(&str, Make); 21] = [
+const MEASURED: [(&str, Make); 24] = [
     ("patches per block", counts::table),
     ("cost per operation", scale::operations),
     ("cost by size of the volume", scale::volumes),
     ("time to mount", recovery::mounting),
     ("ext4 tools", tools::table),
+    ("ufs small files", small::table),
+    ("waffle snapshots", shadow::snapshots),
+    ("waffle overwrites", shadow::overwrites),
     ("optimisations", optimizations::table),
     ("files by size", files::table),
     ("PostMark as configured in 2000", files::mail),

@@ -2,7 +2,7 @@
 
 use fstitch_core::Consistency;
 
-use crate::contender::{Contender, Kernel, Way};
+use crate::contender::{Contender, Kernel, Side, Way};
 use crate::meter::{Sample, seconds};
 use crate::results::{Place, Results, Spread};
 use crate::workload::ALL;
@@ -122,6 +122,8 @@ pub fn goals(results: &Results) -> Vec<Goal> {
             "Time on ext4, against fuse2fs and the kernel's driver there, and rates of a stream against ext3's",
             ext4,
         ),
+        make("Time of UFS2, against ext2, both with soft updates", ufs),
+        make("Time of waffle, against ext3 that logs contents too (`full`)", waffle),
         make("Time of soft updates, against no order at all, where nothing calls fsync", soft_and_async),
         make("Time of the conventional, synchronous mode, against soft updates", conventional),
         make("Bytes and requests that unpacking the tree writes, against the kernel's ext2", written),
@@ -280,6 +282,28 @@ fn ext4(collector: &mut Collector<'_>) {
             (inside, Contender::InProcess(Consistency::Ordered)),
         ] {
             collector.check(("disk", phase), (ours, &[ext3]), rate, Wanted::AtLeast(0.95));
+        }
+    }
+}
+
+fn ufs(collector: &mut Collector<'_>) {
+    let inside = (Contender::Ufs(Side::InProcess), Contender::InProcess(Consistency::Soft));
+    let mounted = (Contender::Ufs(Side::Mounted), SOFT);
+    everywhere(collector, [inside, mounted], 1.1);
+}
+
+fn waffle(collector: &mut Collector<'_>) {
+    let inside = (Contender::Waffle(Side::InProcess), Contender::InProcess(Consistency::Full));
+    let mounted = (Contender::Waffle(Side::Mounted), Contender::Mounted(Consistency::Full));
+    everywhere(collector, [inside, mounted], 1.2);
+}
+
+/// Each of some against another of ours, in all that was measured.
+fn everywhere(collector: &mut Collector<'_>, pairs: [(Contender, Contender); 2], limit: f64) {
+    for (medium, workload, phase) in collector.results.phases() {
+        for (ours, other) in pairs {
+            let at = (medium.as_str(), (workload.as_str(), phase.as_str()));
+            collector.check(at, (ours, &[other]), wall, Wanted::AtMost(limit));
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use crate::contender::{Contender, Way};
+use crate::contender::{Contender, Side, Way};
 use crate::results::{Place, Results};
 
 const WIDTH: f64 = 760.0;
@@ -80,8 +80,13 @@ fn color(contender: Contender) -> &'static str {
         | Contender::Bpfs
         | Contender::BpfsMemory
         | Contender::Ext4(Way::Defaults | Way::Mounted)
+        | Contender::Ufs(Side::Mounted)
+        | Contender::Waffle(Side::Mounted)
         | Contender::DeviceSoft => "#7aa6d8",
-        Contender::InProcess(_) | Contender::Ext4(Way::InProcess) => "#2f5f9e",
+        Contender::InProcess(_)
+        | Contender::Ext4(Way::InProcess)
+        | Contender::Ufs(Side::InProcess)
+        | Contender::Waffle(Side::InProcess) => "#2f5f9e",
         Contender::Memory | Contender::DeviceMemory | Contender::Tmpfs => "#b0b0b0",
         Contender::Fuse2fs | Contender::Ext4(Way::Fuse2fs) => "#d9822b",
         Contender::Kernel(_) => "#d9b36c",

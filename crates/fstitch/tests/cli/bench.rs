@@ -57,15 +57,16 @@ fn a_race_with_mounts_counts_what_reaches_devices() {
         return;
     }
     let place = Place::new();
-    const CONTENDERS: [&str; 6] =
-        ["fuse-soft", "fuse-memory", "fuse-bpfs", "fuse-bpfs-memory", "kernel-ext2", "tmpfs"];
-    let results = race(&place, &format!("--only creates --contenders {}", CONTENDERS.join(",")));
-    for contender in CONTENDERS {
+    const WITH_MEDIUM: [&str; 7] =
+        ["fuse-soft", "fuse-bpfs", "fuse-ufs2", "in-ufs2", "fuse-waffle", "in-waffle", "kernel-ext2"];
+    const WITHOUT: [&str; 3] = ["fuse-memory", "fuse-bpfs-memory", "tmpfs"];
+    let contenders = [&WITH_MEDIUM[..], &WITHOUT].concat();
+    let results = race(&place, &format!("--only creates --contenders {}", contenders.join(",")));
+    for contender in contenders {
         assert!(seconds(&results, contender, "with fsync").is_some(), "{contender}: {}", results["gaps"]);
     }
     for cell in results["cells"].as_array().unwrap() {
-        let has_medium =
-            ["fuse-soft", "fuse-bpfs", "kernel-ext2"].iter().any(|name| cell["contender"] == *name);
+        let has_medium = WITH_MEDIUM.iter().any(|name| cell["contender"] == *name);
         assert_eq!(cell["device"].is_object(), has_medium, "{cell}");
     }
 }
