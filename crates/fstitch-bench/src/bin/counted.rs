@@ -1,4 +1,4 @@
-//! Does one operation so many times, for instruction counts: `counted OPERATION CONSISTENCY COUNT`.
+//! Does one operation so many times, for instruction counts: `counted OPERATION CONSISTENCY|ufs2|waffle COUNT`; a consistency is one of ext3.
 //! Run under callgrind with two counts, the difference is the cost of the operations alone (`cargo xtask counts`).
 #![forbid(unsafe_code)]
 
@@ -9,8 +9,15 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use fstitch_bench::inside::Inside;
 use fstitch_core::Consistency;
-use fstitch_core::{Caller, Clock, FileSystem, InodeNo, MemDevice, RenameMode, SystemClock, Timestamp};
-use fstitch_patch::CacheOptions;
+use fstitch_core::{
+    BlockDevice, Caller, Clock, FileSystem, InodeNo, MemDevice, RenameMode, SystemClock, Timestamp,
+};
+use fstitch_fs::arrange::{self, Arrangement};
+use fstitch_fs::ufs::layout::superblock::Version;
+use fstitch_fs::ufs::{self, Ufs};
+use fstitch_fs::uhfs::{AtimePolicy, LowLevelFs, UhfsOptions};
+use fstitch_fs::waffle::{self, Waffle};
+use fstitch_patch::{Cache, CacheOptions};
 
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
@@ -26,28 +33,76 @@ const MODE: u16 = 0o100_644;
 
 fn main() -> Result<()> {
     let words: Vec<String> = std::env::args().skip(1).collect();
-    let [operation, consistency, count] = &words[..] else {
-        bail!("usage: counted OPERATION CONSISTENCY COUNT")
+    let [operation, volume, count] = &words[..] else {
+        bail!("usage: counted OPERATION CONSISTENCY|ufs2|waffle COUNT")
     };
-    let consistency: Consistency = consistency.parse().map_err(anyhow::Error::msg)?;
     let count: u64 = count.parse().context("COUNT")?;
     let device = Arc::new(MemDevice::new(4096, BLOCKS));
-    Inside::make(&*device, u32::try_from(count.max(119_000) + 1000)?)?;
     // Nothing is written before the end: the operations are counted, then, by other names, making them stable.
     let cache = CacheOptions {
         cache_size: 1 << 30,
         write_back_age: Duration::from_secs(3600),
         ..CacheOptions::default()
     };
-    let inside = Inside::open_with(device, consistency, cache, Arc::new(Looks::default()))?;
-    let work = Work { fs: &*inside.fs, caller: Caller::default() };
-    let (root, clock) = (inside.fs.root(), SystemClock::new());
+    let looks = Arc::new(Looks::default());
+    let (fs, used): (Arc<dyn FileSystem>, Arc<Cache>) = match volume.as_str() {
+        "ufs2" => ufs2(device, cache, looks)?,
+        "waffle" => waffle(device, cache, looks)?,
+        consistency => {
+            Inside::make(&*device, u32::try_from(count.max(119_000) + 1000)?)?;
+            let consistency: Consistency = consistency.parse().map_err(anyhow::Error::msg)?;
+            let inside = Inside::open_with(device, consistency, cache, looks)?;
+            (inside.fs, inside.cache)
+        }
+    };
+    let work = Work { fs: &*fs, caller: Caller::default() };
+    let (root, clock) = (fs.root(), SystemClock::new());
     run(&work, operation, root, count)?;
     let each = clock.elapsed().as_secs_f64() * 1e6 / count as f64;
-    eprintln!("{operation}: {each:.2} us; {:?}", inside.cache.stats());
+    eprintln!("{operation}: {each:.2} us; {:?}", used.stats());
     // Giving all memory back is no part of an operation.
-    std::mem::forget(inside);
+    std::mem::forget((fs, used));
     Ok(())
+}
+
+/// What time it is when a volume is made.
+const MADE: Timestamp = Timestamp { secs: 1_700_000_000, nanos: 0 };
+
+/// A new volume of UFS2 with soft updates, and its cache.
+fn ufs2(
+    device: Arc<dyn BlockDevice>,
+    cache: CacheOptions,
+    clock: Arc<dyn Clock>,
+) -> Result<(Arc<dyn FileSystem>, Arc<Cache>)> {
+    let options = ufs::mkfs::MkfsOptions::new(Version::Two, [7; 2], MADE);
+    ufs::mkfs::mkfs(&*device, &options, &mut |_, _| {})?;
+    let fs = UhfsOptions { atime: AtimePolicy::RelAtime, ..UhfsOptions::default() };
+    let arrangement =
+        Arrangement { consistency: Some(Consistency::Soft), cache, fs, ..Arrangement::default() };
+    let (fs, _) = arrange::open::<Ufs>(device, &arrangement, clock)?;
+    let cache = Arc::clone(LowLevelFs::cache(fs.format()));
+    Ok((Arc::new(fs), cache))
+}
+
+/// A new volume of waffle, and its cache.
+fn waffle(
+    device: Arc<dyn BlockDevice>,
+    cache: CacheOptions,
+    clock: Arc<dyn Clock>,
+) -> Result<(Arc<dyn FileSystem>, Arc<Cache>)> {
+    let made = waffle::mkfs::MkfsOptions {
+        uuid: [7; 16],
+        label: Vec::new(),
+        seed: 7,
+        now: MADE,
+        owner: (0, 0),
+        blocks: None,
+    };
+    waffle::mkfs::mkfs(Arc::clone(&device), &made)?;
+    let options = waffle::Options { atime: AtimePolicy::RelAtime, ..waffle::Options::default() };
+    let fs = Waffle::mount(device, cache, clock, options)?;
+    let cache = Arc::clone(fs.cache());
+    Ok((fs, cache))
 }
 
 /// A clock that moves by 2 microseconds at each look, so that what depends on the time is the same in every run.
@@ -74,6 +129,7 @@ fn run(work: &Work<'_>, operation: &str, root: InodeNo, count: u64) -> Result<()
     match operation {
         "create" => work.create(root, count)?,
         "create-spread" => work.create_spread(root, count)?,
+        "small" => work.small(root, count)?,
         "unlink" => {
             work.stable_names(root, count)?;
             work.unlink(root, (0..count).map(name))?;
@@ -154,6 +210,21 @@ impl Work<'_> {
         for no in (0..count).step_by(100) {
             let dir = self.fs.mkdir(&self.caller, root, name(no).as_bytes(), 0o755)?.attr.ino;
             self.create(dir, 100.min(count - no))?;
+            self.fs.forget(dir, 1);
+        }
+        Ok(())
+    }
+
+    /// In directories of a hundred names each, with a block of contents.
+    fn small(&self, root: InodeNo, count: u64) -> Result<()> {
+        let data = [0x5A; 4096];
+        for no in (0..count).step_by(100) {
+            let dir = self.fs.mkdir(&self.caller, root, name(no).as_bytes(), 0o755)?.attr.ino;
+            for no in 0..100.min(count - no) {
+                let file = self.fs.mknod(&self.caller, dir, name(no).as_bytes(), MODE, 0)?.attr.ino;
+                self.fs.write(&self.caller, file, 0, &data)?;
+                self.fs.forget(file, 1);
+            }
             self.fs.forget(dir, 1);
         }
         Ok(())

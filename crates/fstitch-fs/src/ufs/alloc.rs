@@ -87,6 +87,9 @@ impl Ufs {
                     // Entries that became stable meanwhile are no reason to wait for anything.
                     open.pending.purge(&self.cache.lock());
                 }
+                let per_block = self.sb.fragments_per_block();
+                let all = open.read.fragments.div_ceil(per_block);
+                open.advance_parts(all, per_block);
                 let from = if step == 0 { at } else { open.block_cursor * self.sb.fragments_per_block() };
                 if let Some((at, count)) = self.find_free(&open, from, wish, pending) {
                     open.block_cursor = (at + count) / self.sb.fragments_per_block();
@@ -106,7 +109,7 @@ impl Ufs {
                 if open.counts.blocks == 0 {
                     return None;
                 }
-                let is_free = |block: u32| open.are_free(block * per_block, per_block, pending);
+                let is_free = |block: u32| open.is_free_block(block, per_block, pending);
                 let from = (from / per_block).min(whole);
                 let block = (from..whole).chain(0..from).find(|&block| is_free(block))?;
                 let more =
@@ -114,19 +117,15 @@ impl Ufs {
                 Some((block * per_block, (1 + low32(to_u64(more.count()))) * per_block))
             }
             Wish::Fragments(count) => {
-                let full = (1 << per_block) - 1;
                 let fits = |block: u32| {
-                    let free = open.free_in(block, per_block);
-                    if free == 0 || free == full {
-                        return None;
-                    }
                     let places = 0..=per_block - count;
                     places.map(|at| block * per_block + at).find(|&at| open.are_free(at, count, pending))
                 };
                 let from = (from / per_block).min(all);
-                let partly = (open.counts.fragments >= u64::from(count))
-                    .then(|| (from..all).chain(0..from).find_map(fits))
-                    .flatten();
+                let in_part = |blocks| open.used_in_part(blocks, per_block);
+                let partly =
+                    open.has_run(count).then(|| in_part(from..all).chain(in_part(0..from)).find_map(fits));
+                let partly = partly.flatten();
                 let start = partly.or_else(|| {
                     self.find_free(open, from * per_block, Wish::Blocks(1), pending).map(|(at, _)| at)
                 });

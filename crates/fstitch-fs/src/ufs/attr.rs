@@ -22,6 +22,9 @@ use crate::num::{idx, idx64, low16};
 use crate::uhfs::AttrChange;
 use fstitch_core::InodeFlags;
 
+/// Bytes of the larger kind of inode.
+const INODE_BYTES_MAX: usize = 256;
+
 /// What a shorter file has lost.
 enum Lost {
     /// Fragments.
@@ -112,28 +115,28 @@ impl Ufs {
             return;
         }
         let mut tx = self.cache.lock();
-        let before = tx.data(block)[inode.at.1..inode.at.1 + idx(self.sb.version.inode_size())].to_vec();
-        let mut after = before.clone();
+        let mut after = [0; INODE_BYTES_MAX];
+        let after = &mut after[..idx(self.sb.version.inode_size())];
+        let before = &tx.data(block)[inode.at.1..inode.at.1 + after.len()];
+        after.copy_from_slice(before);
         for (at, time) in times.into_iter().enumerate() {
             let Some(time) = time else { continue };
             let time = self.storable(time);
-            put_time(&mut after, &self.sb, (places.seconds[at], places.nanos[at]), time);
+            put_time(after, &self.sb, (places.seconds[at], places.nanos[at]), time);
             match at {
                 0 => inode.disk.atime = time,
                 1 => inode.disk.mtime = time,
                 _ => inode.disk.ctime = time,
             }
         }
-        let differs = |at: &usize| before[*at] != after[*at];
-        let mut at = 0;
-        while let Some(from) = (at..after.len()).find(differs) {
-            // Fields of times that lie together are one patch.
-            let end = (from..after.len())
-                .take_while(|at| differs(at) || (at + 1..(at + 8).min(after.len())).any(|at| differs(&at)));
-            let to = end.last().map_or(from + 1, |last| last + 1);
-            patches.push(inode.put(&mut tx, block, (from, &after[from..to]), &[]));
-            at = to;
-        }
+        // All that changes is one patch, with what lies between.
+        let from = places.seconds[0];
+        let fields = from..places.nanos[2] + 4;
+        let (before, fields) = (&before[fields.clone()], &after[fields]);
+        let differs = |(before, after): (&u8, &u8)| before != after;
+        let Some(first) = before.iter().zip(fields).position(differs) else { return };
+        let last = before.iter().zip(fields).rposition(differs).unwrap_or(first);
+        patches.push(inode.put(&mut tx, block, (from + first, &fields[first..=last]), &[]));
     }
 
     /// A time as it comes back after being stored.

@@ -5,7 +5,7 @@ use fstitch_core::{BlockKind, BlockNo, DirEntry, Errno, FileKind, InodeNo, Resul
 use fstitch_patch::Block;
 
 use super::damaged_inode;
-use super::layout::dirent::{CHUNK, Entry, entry};
+use super::layout::dirent::{CHUNK, Entry, entry, find};
 use super::volume::{Inode, Ufs};
 use crate::uhfs::NameSlot;
 
@@ -15,15 +15,16 @@ impl Ufs {
         if let Some(found) = self.find_by_index(dir, name)? {
             return Ok(found);
         }
-        let mut found = None;
-        self.walk(dir, 0, &mut |entry, block, _| {
-            if entry.is_used() && entry.name == name {
+        let mut slot = None;
+        self.walk_fragments(dir, 0, &mut |bytes, block, _| {
+            let found = find(bytes, name, block, self.manner())?;
+            slot = found.map(|entry| {
                 let ino = InodeNo(u64::from(entry.ino));
-                found = Some(NameSlot { ino, kind: entry.kind, block, offset: entry.at });
-            }
-            found.is_none()
+                NameSlot { ino, kind: entry.kind, block, offset: entry.at }
+            });
+            Ok(slot.is_none())
         })?;
-        Ok(found)
+        Ok(slot)
     }
 
     /// Lists names from byte `cookie` on.
@@ -56,6 +57,29 @@ impl Ufs {
         from: u64,
         see: &mut dyn FnMut(Entry<'_>, BlockNo, u64) -> bool,
     ) -> Result<()> {
+        self.walk_fragments(dir, from, &mut |bytes, no, start| {
+            // Entries begin anew with each chunk.
+            let mut at = usize::try_from(from.saturating_sub(start)).unwrap_or(0) / CHUNK * CHUNK;
+            while at < bytes.len() {
+                let entry = entry(bytes, at, no, self.manner())?;
+                at = entry.end;
+                let (here, next) = (start + to_u64(entry.at), start + to_u64(entry.end));
+                if here >= from && !see(entry, no, next) {
+                    return Ok(false);
+                }
+            }
+            Ok(true)
+        })
+    }
+
+    /// Shows what each fragment has of the directory, from that on which has byte `from`, and at which byte it begins, until `see`
+    /// returns false.
+    fn walk_fragments(
+        &self,
+        dir: &Inode,
+        from: u64,
+        see: &mut dyn FnMut(&[u8], BlockNo, u64) -> Result<bool>,
+    ) -> Result<()> {
         if dir.disk.kind != FileKind::Directory {
             return Err(Errno::NOTDIR.into());
         }
@@ -67,15 +91,8 @@ impl Ufs {
             let Some((no, block)) = self.dir_block(dir, index)? else { continue };
             let (bytes, start) = (block.snapshot(), index * fragment);
             let end = usize::try_from((size - start).min(fragment)).unwrap_or(bytes.len());
-            // Entries begin anew with each chunk.
-            let mut at = usize::try_from(from.saturating_sub(start)).unwrap_or(0) / CHUNK * CHUNK;
-            while at < end {
-                let entry = entry(&bytes[..end], at, no, self.manner())?;
-                at = entry.end;
-                let (here, next) = (start + to_u64(entry.at), start + to_u64(entry.end));
-                if here >= from && !see(entry, no, next) {
-                    return Ok(());
-                }
+            if !see(&bytes[..end], no, start)? {
+                return Ok(());
             }
         }
         Ok(())

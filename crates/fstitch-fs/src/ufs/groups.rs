@@ -34,9 +34,13 @@ pub(super) struct State {
     used: Vec<u8>,
     /// What is free, and how many inodes are directories.
     pub(super) counts: Totals,
+    /// How many runs of free fragments there are, of so many fragments and one, in blocks that are used in part.
+    runs: [u32; BYTE as usize],
     /// Where the search for blocks goes on, and that for inodes: none before is free.
     pub(super) block_cursor: u32,
     pub(super) inode_cursor: u32,
+    /// No block before this one is used in part.
+    part_cursor: u32,
     /// What was freed while the pointer to it may be on the medium, and the same of inodes.
     pub(super) pending: Pending,
     pub(super) pending_inodes: Pending,
@@ -127,11 +131,13 @@ impl State {
         let initialised = (read.initialised, PatchId::NONE);
         let mut state = Self {
             counts: Totals { directories: read.totals.directories, ..Totals::default() },
+            runs: [0; BYTE as usize],
             read,
             free,
             used,
             block_cursor: 0,
             inode_cursor: 0,
+            part_cursor: 0,
             pending: Pending::default(),
             pending_inodes: Pending::default(),
             initialised,
@@ -161,6 +167,47 @@ impl State {
             |count: &mut u64, by: u64| *count = if adds { *count + by } else { count.saturating_sub(by) };
         change(&mut self.counts.blocks, blocks);
         change(&mut self.counts.fragments, fragments);
+        if fragments > 0 {
+            for len in runs(self.free_in(block, per_block)) {
+                let count = &mut self.runs[to_usize(len - 1)];
+                *count = if adds { *count + 1 } else { count.saturating_sub(1) };
+            }
+            self.part_cursor = self.part_cursor.min(block);
+        }
+    }
+
+    /// Whether a block that is used in part has so many free fragments side by side.
+    pub(super) fn has_run(&self, count: u32) -> bool {
+        self.runs[to_usize(count - 1)..].iter().any(|&count| count > 0)
+    }
+
+    /// Goes on to the first block that is used in part, of so many blocks.
+    pub(super) fn advance_parts(&mut self, all: u32, per_block: u32) {
+        let first = self.used_in_part(self.part_cursor..all, per_block).next();
+        self.part_cursor = first.unwrap_or(all);
+    }
+
+    /// The blocks among some that are neither free as a whole nor used as a whole.
+    pub(super) fn used_in_part(
+        &self,
+        blocks: std::ops::Range<u32>,
+        per_block: u32,
+    ) -> impl Iterator<Item = u32> {
+        let (each, all) = (BYTE / per_block, (1 << per_block) - 1);
+        let blocks = blocks.start.max(self.part_cursor)..blocks.end;
+        let bytes = to_usize(blocks.start / each)..to_usize(blocks.end.div_ceil(each)).min(self.free.len());
+        let mixed = bytes.filter(|&at| !matches!(self.free[at], 0 | u8::MAX));
+        let within = mixed.flat_map(move |at| small(at) * each..(small(at) + 1) * each);
+        within.filter(move |block| {
+            let free = self.free_in(*block, per_block);
+            blocks.contains(block) && free != 0 && free != all
+        })
+    }
+
+    /// Whether a whole block is free and, unless `pending`, known to be so on the medium.
+    pub(super) fn is_free_block(&self, block: u32, per_block: u32, pending: bool) -> bool {
+        self.free_in(block, per_block) == (1 << per_block) - 1
+            && self.is_known(block * per_block, per_block, pending)
     }
 
     pub(super) fn is_inode_used(&self, at: u32) -> bool {
@@ -173,9 +220,23 @@ impl State {
 
     /// Whether so many fragments from `at` on are free and, unless `pending`, known to be so on the medium.
     pub(super) fn are_free(&self, at: u32, count: u32, pending: bool) -> bool {
-        (at..at + count).all(|at| self.is_free(at))
-            && (pending || self.pending.next_from(at).is_none_or(|(start, _)| start >= at + count))
+        (at..at + count).all(|at| self.is_free(at)) && self.is_known(at, count, pending)
     }
+
+    /// Whether none of what is free from `at` on was freed by what is not on the medium yet, unless that does not matter (`pending`).
+    fn is_known(&self, at: u32, count: u32, pending: bool) -> bool {
+        pending || self.pending.next_from(at).is_none_or(|(start, _)| start >= at + count)
+    }
+}
+
+/// How long the runs of ones are in the bits of a block.
+fn runs(mut bits: u32) -> impl Iterator<Item = u32> {
+    std::iter::from_fn(move || {
+        bits >>= bits.trailing_zeros().min(BYTE);
+        let len = bits.trailing_ones();
+        bits >>= len;
+        (len > 0).then_some(len)
+    })
 }
 
 impl std::ops::Deref for OpenGroup<'_> {
@@ -263,5 +324,23 @@ impl OpenGroup<'_> {
             done += len;
         }
         patches
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_of_a_block() {
+        for (bits, expected) in [
+            (0, vec![]),
+            (0xff, vec![8]),
+            (0b1, vec![1]),
+            (0b1011_0011, vec![2, 2, 1]),
+            (0b1110_0000, vec![3]),
+        ] {
+            assert_eq!(runs(bits).collect::<Vec<_>>(), expected, "{bits:#b}");
+        }
     }
 }

@@ -42,7 +42,7 @@ const PLACE: u64 = 4;
 /// What is kept in memory of a directory in use.
 #[derive(Debug, Default)]
 pub(super) struct DirMemory {
-    /// No chunk before this byte has had room for the last name that looked for some.
+    /// Where an entry begins: before it there was no room for the last name that looked for some.
     room_from: u64,
     /// Where names are, by their hashes: in bytes of the directory, divided by 4.
     index: Option<NameIndex>,
@@ -162,17 +162,32 @@ impl Ufs {
             };
             let bytes = block.snapshot();
             let start = idx64(at % fragment);
-            if let Some(room) = self.room_in((&bytes[..start + CHUNK], no), start, need, at == 0)? {
-                self.dir_memory(dir).room_from = at;
-                return Ok(Some((at - to_u64(start), block, room)));
+            let end = (start / CHUNK + 1) * CHUNK;
+            debug_assert!(self.begins_here(&bytes, no, start), "no entry begins at byte {at} of {}", dir.ino);
+            let base = at - to_u64(start);
+            if let Some(room) = self.room_in((&bytes[..end], no), start, need, at == 0)? {
+                self.dir_memory(dir).room_from = base + to_u64(room.behind.unwrap_or(room.at));
+                return Ok(Some((base, block, room)));
             }
-            at += to_u64(CHUNK);
+            at = base + to_u64(end);
         }
         self.dir_memory(dir).room_from = dir.disk.size;
         Ok(None)
     }
 
-    /// The first room in the chunk that begins at byte `start` of a fragment. Nothing comes between `.` and `..`.
+    /// Whether an entry begins at byte `start` of a fragment; also where the chunk is damaged, which is told by whoever meets it.
+    fn begins_here(&self, bytes: &[u8], no: BlockNo, start: usize) -> bool {
+        let mut at = start / CHUNK * CHUNK;
+        while at < start {
+            match entry(bytes, at, no, self.manner()) {
+                Ok(found) => at = found.end,
+                Err(_) => return true,
+            }
+        }
+        at == start
+    }
+
+    /// The first room from the entry at byte `start` of a fragment to the end of its chunk. Nothing comes between `.` and `..`.
     fn room_in(
         &self,
         (bytes, no): (&[u8], BlockNo),

@@ -54,29 +54,60 @@ fn leaf_of(key: u64, depth: u8) -> u64 {
     if depth == 0 { 0 } else { key >> (KEY_BITS - u32::from(depth)) }
 }
 
+/// What is in use of a leaf of a directory.
+fn used_of(bytes: &[u8], dir: u64, leaf: u64) -> Result<&[u8]> {
+    let used = usize::from(Le::u16(bytes, 4));
+    if Le::u32(bytes, 0) != MAGIC || !(HEAD..=BLOCK).contains(&used) || Le::u64(bytes, 8) != dir {
+        return Err(damaged(dir, 0, format!("leaf {leaf} is none of it")));
+    }
+    Ok(&bytes[..used])
+}
+
+/// The entry at a byte of what is in use of a leaf.
+fn entry_at(used: &[u8], at: usize, dir: u64, (leaf, depth): (u64, u8)) -> Result<Entry<'_>> {
+    let entry = used.get(at..at + ENTRY).and_then(|head| {
+        let name = used.get(at + ENTRY..at + ENTRY + usize::from(head[16]))?;
+        let kind = FileKind::from_mode(u16::from(head[17]) << MODE_SHIFT)?;
+        Some(Entry { ino: Le::u64(head, 0), key: Le::u64(head, 8), kind, name, at })
+    });
+    let entry = entry.ok_or_else(|| damaged(dir, at, "it ends behind the leaf, or is of no kind"))?;
+    let is_name = !entry.name.is_empty() && !entry.name.contains(&b'/') && !entry.name.contains(&0);
+    if !is_name || entry.ino == 0 || entry.key >> KEY_BITS != 0 || leaf_of(entry.key, depth) != leaf {
+        return Err(damaged(dir, at, "no name, no inode, or not in its leaf"));
+    }
+    Ok(entry)
+}
+
+/// The entry of a key, which no two names of a directory share. Of the others only what leads to the next one is looked at.
+///
+/// # Errors
+/// `Corrupt`.
+fn entry_of(bytes: &[u8], key: u64, dir: u64, (leaf, depth): (u64, u8)) -> Result<Option<Entry<'_>>> {
+    let used = used_of(bytes, dir, leaf)?;
+    let mut at = HEAD;
+    while let Some(head) = used.get(at..at + ENTRY) {
+        if Le::u64(head, 8) == key {
+            return entry_at(used, at, dir, (leaf, depth)).map(Some);
+        }
+        at += ENTRY + usize::from(head[16]);
+    }
+    if at != used.len() {
+        return Err(damaged(dir, at, "it ends behind the leaf"));
+    }
+    Ok(None)
+}
+
 /// The entries of a leaf of a directory of this depth.
 ///
 /// # Errors
 /// `Corrupt`.
 pub(super) fn entries(bytes: &[u8], dir: u64, (leaf, depth): (u64, u8)) -> Result<Vec<Entry<'_>>> {
-    let (used, count) = (usize::from(Le::u16(bytes, 4)), usize::from(Le::u16(bytes, 6)));
-    if Le::u32(bytes, 0) != MAGIC || !(HEAD..=BLOCK).contains(&used) || Le::u64(bytes, 8) != dir {
-        return Err(damaged(dir, 0, format!("leaf {leaf} is none of it")));
-    }
+    let count = usize::from(Le::u16(bytes, 6));
+    let used = used_of(bytes, dir, leaf)?;
     let mut entries = Vec::with_capacity(count.min(BLOCK / ENTRY));
     let mut at = HEAD;
-    while at < used {
-        let entry = bytes[..used].get(at..at + ENTRY).map(|head| (head, usize::from(head[16])));
-        let entry = entry.and_then(|(head, len)| {
-            let name = bytes[..used].get(at + ENTRY..at + ENTRY + len)?;
-            let kind = FileKind::from_mode(u16::from(head[17]) << MODE_SHIFT)?;
-            Some(Entry { ino: Le::u64(head, 0), key: Le::u64(head, 8), kind, name, at })
-        });
-        let entry = entry.ok_or_else(|| damaged(dir, at, "it ends behind the leaf, or is of no kind"))?;
-        let is_name = !entry.name.is_empty() && !entry.name.contains(&b'/') && !entry.name.contains(&0);
-        if !is_name || entry.ino == 0 || entry.key >> KEY_BITS != 0 || leaf_of(entry.key, depth) != leaf {
-            return Err(damaged(dir, at, "no name, no inode, or not in its leaf"));
-        }
+    while at < used.len() {
+        let entry = entry_at(used, at, dir, (leaf, depth))?;
         at += entry.len();
         entries.push(entry);
     }
@@ -116,10 +147,10 @@ impl State {
     /// # Errors
     /// `Io`, `Corrupt`.
     pub(super) fn find(&self, tree: usize, dir: &Inode, name: &[u8]) -> Result<Option<Found>> {
-        let leaf = leaf_of(name_key(name, self.record(tree)?.seed), dir.depth);
+        let key = name_key(name, self.record(tree)?.seed);
+        let leaf = leaf_of(key, dir.depth);
         let Some(bytes) = self.node(tree, Obj::Data(dir.ino), 0, leaf)? else { return Ok(None) };
-        let entries = entries(&bytes, dir.ino, (leaf, dir.depth))?;
-        let found = entries.iter().find(|entry| entry.name == name);
+        let found = entry_of(&bytes, key, dir.ino, (leaf, dir.depth))?.filter(|entry| entry.name == name);
         Ok(found.map(|entry| Found { ino: entry.ino, kind: entry.kind }))
     }
 
@@ -139,7 +170,7 @@ impl State {
                 continue;
             }
             if let Some(bytes) = &old
-                && entries(bytes, dir, (leaf, inode.depth))?.iter().any(|entry| entry.key == wanted)
+                && entry_of(bytes, wanted, dir, (leaf, inode.depth))?.is_some()
             {
                 return Err(Errno::NOSPC.into());
             }
@@ -188,10 +219,11 @@ impl State {
 
     /// Where an entry is: its leaf and the byte there.
     fn locate(&self, dir: &Inode, name: &[u8]) -> Result<(u64, usize)> {
-        let leaf = leaf_of(name_key(name, self.head().seed), dir.depth);
+        let key = name_key(name, self.head().seed);
+        let leaf = leaf_of(key, dir.depth);
         let bytes = self.node(self.head, Obj::Data(dir.ino), 0, leaf)?.ok_or(Errno::NOENT)?;
-        let entries = entries(&bytes, dir.ino, (leaf, dir.depth))?;
-        let entry = entries.iter().find(|entry| entry.name == name).ok_or(Errno::NOENT)?;
+        let entry = entry_of(&bytes, key, dir.ino, (leaf, dir.depth))?;
+        let entry = entry.filter(|entry| entry.name == name).ok_or(Errno::NOENT)?;
         Ok((leaf, entry.at))
     }
 

@@ -23,6 +23,7 @@ mod dir;
 mod files;
 mod grouped;
 mod inodes;
+mod known;
 pub mod layout;
 mod map;
 pub mod mkfs;

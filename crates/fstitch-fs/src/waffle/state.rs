@@ -11,6 +11,7 @@ use fstitch_core::num::{to_u64, to_usize};
 use fstitch_core::{BlockBuf, BlockKind, BlockNo, Errno, Error, Result, Structure, Timestamp};
 use fstitch_patch::{Cache, PatchId, PatchState};
 
+use super::known::Known;
 use super::layout::BLOCK;
 use super::layout::pointer::Fork;
 use super::layout::record::{RECORD_BYTES, RECORDS_IN_BLOCK, RECORDS_MAX, Record, TreeKind};
@@ -65,6 +66,8 @@ pub(super) struct State {
     pub(super) map: Map,
     /// Changed nodes.
     pub(super) nodes: BTreeMap<Key, Node>,
+    /// Others that were looked at.
+    pub(super) known: Known,
     undo: Undo,
     /// Contents of files that the operation under way has made.
     staged: Vec<(u64, Arc<BlockBuf>)>,
@@ -95,6 +98,7 @@ impl State {
             kept: 0,
             map,
             nodes: BTreeMap::new(),
+            known: Known::new(),
             undo: Undo::default(),
             staged: Vec::new(),
             patches: Vec::new(),

@@ -137,7 +137,12 @@ impl State {
         if reference.is_none() {
             return Ok(None);
         }
-        self.load(reference, (obj, level, index), obj.kind(level)).map(Some)
+        if let Some(node) = self.known.get(reference) {
+            return Ok(Some(node));
+        }
+        let node = self.load(reference, (obj, level, index), obj.kind(level))?;
+        self.known.insert(reference, &node);
+        Ok(Some(node))
     }
 
     /// The reference to a node; none also while the node is in memory only.

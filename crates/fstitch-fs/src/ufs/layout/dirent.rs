@@ -136,3 +136,33 @@ pub fn entry(bytes: &[u8], at: usize, block: BlockNo, manner: Manner) -> Result<
     }
     Ok(Entry { ino, kind, name, at, end: at + len })
 }
+
+/// The used entry of a name among `bytes`, which are the beginning of the fragment `block` of a directory. Of the others only what leads
+/// to the next one is looked at.
+///
+/// # Errors
+/// As [`entry`].
+pub fn find<'b>(bytes: &'b [u8], name: &[u8], block: BlockNo, manner: Manner) -> Result<Option<Entry<'b>>> {
+    let mut at = 0;
+    while at < bytes.len() {
+        let left = (CHUNK - at % CHUNK).min(bytes.len() - at);
+        let Some(header) = bytes[at..].first_chunk::<HEADER>().filter(|_| left >= HEADER) else {
+            return entry(bytes, at, block, manner).map(Some);
+        };
+        let len = usize::from(manner.order.u16(header, LENGTH_AT));
+        let name_len = match manner.is_old {
+            true => usize::from(manner.order.u16(header, KIND_AT)),
+            false => usize::from(header[KIND_AT + 1]),
+        };
+        let leads_on = len >= HEADER && len <= left && len.is_multiple_of(4);
+        let is_it = || bytes.get(at + HEADER..at + HEADER + name_len) == Some(name);
+        if !leads_on || name_len == name.len() && is_it() {
+            let found = entry(bytes, at, block, manner)?;
+            if found.is_used() && found.name == name {
+                return Ok(Some(found));
+            }
+        }
+        at += len;
+    }
+    Ok(None)
+}
