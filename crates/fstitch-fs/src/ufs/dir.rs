@@ -9,6 +9,9 @@ use super::layout::dirent::{CHUNK, Entry, entry, find};
 use super::volume::{Inode, Ufs};
 use crate::uhfs::NameSlot;
 
+/// Sees what a fragment has of a directory, and at which byte of it that begins; false ends the walk.
+type SeeFragment<'s> = dyn FnMut(&[u8], BlockNo, u64) -> Result<bool> + 's;
+
 impl Ufs {
     /// Finds a name.
     pub(super) fn find(&self, dir: &Inode, name: &[u8]) -> Result<Option<NameSlot>> {
@@ -78,7 +81,7 @@ impl Ufs {
         &self,
         dir: &Inode,
         from: u64,
-        see: &mut dyn FnMut(&[u8], BlockNo, u64) -> Result<bool>,
+        see: &mut SeeFragment<'_>,
     ) -> Result<()> {
         if dir.disk.kind != FileKind::Directory {
             return Err(Errno::NOTDIR.into());
