@@ -11,4 +11,5 @@ cargo test --release --no-fail-fast -p fstitch-minixlld --test model
 cargo test --release --no-fail-fast -p fstitch-patch -p fstitch-lld -p fstitch-shepherd --lib
 # What CI takes samples of.
 FSTITCH_WHOLE=1 FSTITCH_CRASH_SEEDS=0..48 cargo test --release --no-fail-fast -p fstitch-fs --test check --test crash
+FSTITCH_CUTS=1 cargo test --release --no-fail-fast -p fstitch-fs --test ext4
 echo "PASS models: $PROPTEST_CASES programs for each property"

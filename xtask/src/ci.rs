@@ -8,6 +8,7 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Instant;
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
@@ -40,8 +41,12 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
     if options.quick {
         return Ok(());
     }
-    step("instruction counts", || counts(root))?;
-    step("proofs", || leaving_no_mounts(|| proofs(root)))
+    // The one computes all the time, the others wait for media most of it.
+    std::thread::scope(|scope| {
+        let counted = scope.spawn(|| step("instruction counts", || counts(root)));
+        let proved = step("proofs", || leaving_no_mounts(|| proofs(root)));
+        counted.join().expect("counting does not panic").and(proved)
+    })
 }
 
 /// Does `work`, and fails when a mount of ours is left that was not there before. One that is dead already is named first: tests that
@@ -71,10 +76,14 @@ fn our_mounts(table: &str) -> Vec<String> {
         .collect()
 }
 
+#[expect(clippy::disallowed_methods, reason = "how long the machine takes is no logic of a library")]
 fn step(name: &str, work: impl FnOnce() -> Result<()>) -> Result<()> {
     println!("== {name}");
     std::io::stdout().flush()?;
-    work().with_context(|| format!("the step `{name}` failed"))
+    let begin = Instant::now();
+    work().with_context(|| format!("the step `{name}` failed"))?;
+    println!("   {name}: {} s", begin.elapsed().as_secs());
+    Ok(())
 }
 
 fn cargo(root: &Path, arguments: &[&str]) -> Result<()> {

@@ -77,12 +77,7 @@ impl Ufs {
 
     /// Shows what each fragment has of the directory, from that on which has byte `from`, and at which byte it begins, until `see`
     /// returns false.
-    fn walk_fragments(
-        &self,
-        dir: &Inode,
-        from: u64,
-        see: &mut SeeFragment<'_>,
-    ) -> Result<()> {
+    fn walk_fragments(&self, dir: &Inode, from: u64, see: &mut SeeFragment<'_>) -> Result<()> {
         if dir.disk.kind != FileKind::Directory {
             return Err(Errno::NOTDIR.into());
         }

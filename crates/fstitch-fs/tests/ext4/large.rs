@@ -261,7 +261,7 @@ fn a_cut_at_any_write_leaves_the_state_before_or_after_a_step() {
             };
             std::iter::once(Tree::of(&fs)).chain((0..STEPS).map(after)).collect()
         };
-        let every = if is_thorough() { 1 } else { 17 };
+        let every = if is_thorough() { 1 } else { 37 };
         let mut cuts = 0;
         for left in (0..).step_by(every) {
             copy(&path, &below);
