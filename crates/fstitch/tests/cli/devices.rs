@@ -9,10 +9,14 @@ struct Loop {
 
 impl Loop {
     fn new(file: &str) -> Option<Self> {
+        Self::with_sectors(file, "512")
+    }
+
+    fn with_sectors(file: &str, sector: &str) -> Option<Self> {
         if !needs_root() || !needs("losetup") {
             return None;
         }
-        let ran = run("losetup", ["--find", "--show", file]);
+        let ran = run("losetup", ["--find", "--show", "--sector-size", sector, file]);
         if ran.code != 0 {
             println!("skipped: no loop device: {}", ran.err.trim());
             return None;
@@ -43,6 +47,42 @@ fn block_devices_are_volumes() {
     mounted.end();
     fstitch(&format!("fsck -fn {device}")).ok();
     assert_eq!(fstitch(&format!("cat {device}:/a")).ok(), "on a device");
+}
+
+/// A block of the volume may be a part of a sector, or several of them.
+#[test]
+fn volumes_of_any_block_size_are_on_disks_of_any_sector_size() {
+    if !needs("e2fsck") {
+        return;
+    }
+    let place = Place::new();
+    let at = place.directory("m");
+    let contents = |number: usize| vec![b'a' + u8::try_from(number % 26).unwrap(); 700 * number + 1];
+    for (sector, kind) in [
+        ("4096", "ext2 -b 1024"),
+        ("4096", "ext4 -b 1024"),
+        ("4096", "ufs1 -b 4096 -f 512"),
+        ("4096", "ufs2 -b 8192 -f 1024"),
+        ("512", "ext4 -b 65536 -O ^has_journal"),
+        ("512", "waffle"),
+        ("4096", "waffle"),
+    ] {
+        std::fs::write(place.at("disk"), vec![0; 48 << 20]).unwrap();
+        let Some(disk) = Loop::with_sectors(&place.text("disk"), sector) else { return };
+        let device = &disk.device;
+        fstitch(&format!("mkfs {kind} -q {device}")).ok();
+        let Some(mounted) = Mounted::new("", device, &at) else { return };
+        let path = |number: usize| mounted.path().join(format!("f{number}"));
+        (0..40).for_each(|number| std::fs::write(path(number), contents(number)).unwrap());
+        (0..40).step_by(3).for_each(|number| std::fs::remove_file(path(number)).unwrap());
+        mounted.end();
+        fstitch(&format!("fsck -fn {device}")).ok();
+        if kind.starts_with("ext") {
+            assert_eq!(run("e2fsck", ["-fn", device.as_str()]).code, 0, "{kind} on sectors of {sector}");
+        }
+        let found = fstitch(&format!("cat {device}:/f38")).ok();
+        assert!(found.as_bytes() == contents(38), "{kind} on sectors of {sector}");
+    }
 }
 
 #[test]
