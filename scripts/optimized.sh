@@ -28,7 +28,7 @@ echo "2 of 3: what it does" >&2
 rm -rf "$profiles"
 LLVM_PROFILE_FILE=$profiles/%m-%p.profraw "$target/watched/$host/release/fstitch" bench --quick --no-tables --media memory \
     --only small,tree,creates,mail,sqlite-calls,stream,postmark \
-    --contenders in-soft,in-ordered,in-full,in-async,fuse-soft,fuse-ordered,fuse-memory >"$target/watched.log" 2>&1 || {
+    --contenders in-soft,in-ordered,in-full,in-async,in-ext4,in-ufs2,in-waffle,fuse-soft,fuse-ordered,fuse-memory >"$target/watched.log" 2>&1 || {
     cat "$target/watched.log" >&2
     exit 1
 }
