@@ -20,8 +20,10 @@ enum After {
     Other(&'static [&'static str]),
     /// The file at the first path is in lost+found.
     Lost(&'static str, &'static [&'static str]),
+    /// The file of this path ends with its last fragment.
+    Ends(&'static str),
 }
-use After::{Lost, Other, Same};
+use After::{Ends, Lost, Other, Same};
 
 /// Bytes of a word of a group.
 fn group_word(image: &Image, no: u32, at: usize) -> usize {
@@ -58,9 +60,26 @@ const PLANTS: &[(&str, FindingClass, After, Plant)] = &[
         let size = image.long(at) + 3 * u64::from(image.shape.block_size);
         image.put64(at, size);
     }),
-    ("inode-size", Corrupt, Other(&["size-512-0"]), |image| {
+    ("inode-size", Corrupt, Ends("size-512-0"), |image| {
         let at = image.size(ino(&image.bytes, "size-512-0"));
         image.put64(at, 3 * u64::from(image.shape.block_size));
+    }),
+    ("inode-links", Corrupt, Same, |image| {
+        let at = image.inode(ino(&image.bytes, "deep")) + 2;
+        image.put16(at, 2);
+    }),
+    ("inode-links", Allowed, Same, |image| {
+        let at = image.inode(ino(&image.bytes, "deep")) + 2;
+        image.put16(at, 9);
+    }),
+    // Names behind it in the same part of the directory stay.
+    ("dir-entry", Corrupt, Lost("empty", &["empty"]), |image| {
+        let at = image.entry(2, "empty");
+        image.bytes[at + 8] = b'/';
+    }),
+    ("dir-entry", Corrupt, Other(&["holes", "lost+found"]), |image| {
+        let at = image.entry(2, "holes");
+        image.bytes[at + 4..at + 6].fill(0xff);
     }),
     ("inode-size", Corrupt, Other(&["size-512-0"]), |image| {
         let at = image.size(ino(&image.bytes, "size-512-0"));
@@ -233,6 +252,7 @@ fn each_damage_has_its_name_its_class_and_its_end() {
             let others = match after {
                 Same => &[][..],
                 Other(others) | Lost(_, others) => others,
+                Ends(path) => std::slice::from_ref(path),
             };
             for path in tree.differences(&expected) {
                 let may_be = others.iter().any(|other| path.starts_with(other));
@@ -243,7 +263,12 @@ fn each_damage_has_its_name_its_class_and_its_end() {
                 && expected.contents(path).is_some_and(|contents| !contents.is_empty())
             {
                 let name = format!("lost+found/#{:08}", ino(&whole, path));
-                assert_eq!(tree.contents(&name), expected.contents(path), "{what}");
+                assert!(tree.contents(&name) == expected.contents(path), "{what}");
+            }
+            if let Ends(path) = after {
+                let (contents, before) = (tree.contents(path).unwrap(), expected.contents(path).unwrap());
+                assert_eq!(contents.len(), image.shape.fragment_len(), "{what}");
+                assert!(contents.starts_with(before), "{what}");
             }
             // With damage preening changes nothing; without, it mends all.
             let (preened, report) = repaired(&image.bytes, RepairMode::Preen);
@@ -280,6 +305,35 @@ fn a_directory_that_lost_its_name_comes_back_whole() {
         assert_eq!(tree.contents(&place), expected.contents("many/nn-1"), "{shape:?}");
         let place = format!("lost+found/#{deep:08}/er/again");
         assert_eq!(tree.contents(&place), expected.contents("long"), "{shape:?}");
+    }
+}
+
+/// What two blocks of another file had is there twice afterwards.
+#[test]
+fn blocks_that_are_shared_become_two() {
+    if !have_makefs() {
+        return;
+    }
+    let scratch = Scratch::new("ufs-two");
+    let from = scratch.path("from");
+    fill(&from);
+    let expected = Tree::of_host(&from);
+    for shape in SHAPES {
+        let mut image = Image::new(made(&scratch, &from, shape));
+        let (long, other) = (ino(&image.bytes, "long"), ino(&image.bytes, "size-65536-5"));
+        for slot in 0..3 {
+            let (from, to) = (image.slot(other, slot), image.slot(long, slot + 1));
+            let value = image.word(from);
+            image.put32(to, value);
+        }
+        let what = format!("{shape:?}");
+        let (after, _) = mended(&image.bytes, &what);
+        let tree = Tree::of(&opened(&after).unwrap()).unwrap();
+        let block = usize::try_from(image.shape.block_size).unwrap();
+        let theirs = expected.contents("size-65536-5").unwrap();
+        assert!(tree.contents("size-65536-5") == Some(theirs), "{what}: the one");
+        let long = tree.contents("long").unwrap();
+        assert!(long[block..4 * block] == theirs[..3 * block], "{what}: the other");
     }
 }
 

@@ -335,3 +335,40 @@ fn no_file_is_longer_than_all_systems_take() {
         fs.setattr(&caller, made.attr.ino, &size(shape.file_max())).unwrap();
     }
 }
+
+/// A file that ends where a tree of pointers begins keeps none of it: all is free again.
+#[test]
+fn a_file_that_is_cut_where_a_tree_begins_keeps_none_of_it() {
+    if !have_makefs() {
+        return;
+    }
+    let scratch = Scratch::new("ufs-cut-at-trees");
+    for shape in [(1, "be", 4096, 512), (2, "le", 4096, 4096)] {
+        let what = format!("{shape:?}");
+        let device = device(&roomy(&scratch, shape)).unwrap();
+        let fs = writable(Arc::clone(&device) as _);
+        let (caller, block) = (Caller::default(), 4096);
+        let pointers = block / if shape.0 == 1 { 4 } else { 8 };
+        let ino = fs.mknod(&caller, fs.root(), b"f", 0o100_644, 0).unwrap().attr.ino;
+        let used = |fs: &Uhfs<Ufs>| fs.statfs().unwrap().blocks_free;
+        for keeps in [12, 12 + pointers] {
+            let cut = |blocks: u64| {
+                let size = SetAttr { size: Some(blocks * block), ..SetAttr::default() };
+                fs.setattr(&caller, ino, &size).unwrap();
+                fs.sync().unwrap();
+            };
+            (0..keeps).for_each(|no| {
+                fs.write(&caller, ino, no * block, &[7; 4096]).unwrap();
+            });
+            fs.sync().unwrap();
+            let before = used(&fs);
+            fs.write(&caller, ino, (keeps + 1) * block, &[8; 4096]).unwrap();
+            fs.sync().unwrap();
+            assert!(used(&fs) < before, "{what}");
+            cut(keeps);
+            assert_eq!(used(&fs), before, "{what}: {keeps} blocks");
+        }
+        fs.unmount().unwrap();
+        assert!(checked(&device.image()).unwrap().is_clean(), "{what}");
+    }
+}
