@@ -144,10 +144,18 @@ impl Ufs {
         if name.len() > NAME_MAX {
             return Err(Errno::NAMETOOLONG.into());
         }
-        if self.search_room(dir, entry_size(name.len()))?.is_none() {
-            self.grow_dir(caller, dir)?;
+        let need = entry_size(name.len());
+        if self.search_room(dir, need)?.is_some() {
+            return Ok(());
         }
-        Ok(())
+        match self.grow_dir(caller, dir) {
+            Err(error) if error.errno() == Errno::NOSPC => {
+                // What longer names have passed by may have room for this one.
+                self.dir_memory(dir).room_from = 0;
+                self.search_room(dir, need)?.map(drop).ok_or(error)
+            }
+            grown => grown,
+        }
     }
 
     /// The first room of `need` bytes, with its fragment.

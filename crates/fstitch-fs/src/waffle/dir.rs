@@ -84,15 +84,20 @@ fn entry_at(used: &[u8], at: usize, dir: u64, (leaf, depth): (u64, u8)) -> Resul
 /// `Corrupt`.
 fn entry_of(bytes: &[u8], key: u64, dir: u64, (leaf, depth): (u64, u8)) -> Result<Option<Entry<'_>>> {
     let used = used_of(bytes, dir, leaf)?;
-    let mut at = HEAD;
+    let (mut at, mut passed) = (HEAD, 0);
     while let Some(head) = used.get(at..at + ENTRY) {
         if Le::u64(head, 8) == key {
             return entry_at(used, at, dir, (leaf, depth)).map(Some);
         }
         at += ENTRY + usize::from(head[16]);
+        passed += 1;
     }
-    if at != used.len() {
-        return Err(damaged(dir, at, "it ends behind the leaf"));
+    if at != used.len() || passed != usize::from(Le::u16(bytes, 6)) {
+        return Err(damaged(
+            dir,
+            at,
+            format!("it ends behind the leaf, or leaf {leaf} has not {passed} names"),
+        ));
     }
     Ok(None)
 }
@@ -224,6 +229,11 @@ impl State {
         let bytes = self.node(self.head, Obj::Data(dir.ino), 0, leaf)?.ok_or(Errno::NOENT)?;
         let entry = entry_of(&bytes, key, dir.ino, (leaf, dir.depth))?;
         let entry = entry.filter(|entry| entry.name == name).ok_or(Errno::NOENT)?;
+        // Of the count nothing else is believed: whether this is the only one.
+        let (used, count) = (usize::from(Le::u16(&bytes, 4)), Le::u16(&bytes, 6));
+        if count == 0 || (count == 1) != (used - entry.len() == HEAD) {
+            return Err(damaged(dir.ino, 0, format!("leaf {leaf} says {count} names, and has others")));
+        }
         Ok((leaf, entry.at))
     }
 

@@ -1,7 +1,7 @@
 //! Nodes that were found whole lately, so that their sums are not computed at each step of each operation.
 //!
-//! **Invariant.** What a reference leads to stays as it is for as long as anything has the reference, and a block that is given to something
-//! else gets another reference: a node that was once compared is known by its reference, whatever becomes of the block.
+//! **Invariant.** What is known by a reference has its sum: only what was compared is put in. So it is what the reference means, whatever
+//! has become of the block.
 
 use std::sync::Arc;
 

@@ -321,3 +321,36 @@ fn times_that_ufs1_cannot_store_become_the_nearest_that_it_can() {
         assert_eq!(image.word(at).cast_signed(), stored);
     }
 }
+
+/// On a full volume a name goes wherever there is room for it, also where longer ones have looked in vain.
+#[test]
+fn a_short_name_finds_room_that_longer_ones_have_passed_by() {
+    let device = made(Version::One, Order::Little);
+    let fs = writable(Arc::clone(&device) as _);
+    let (caller, root) = (Caller::default(), fs.root());
+    let make = |name: &str| fs.mknod(&caller, root, name.as_bytes(), 0o100_644, 0).map(|made| made.attr.ino);
+    make("ab").unwrap();
+    // One fragment of 512 bytes: what is left of it takes the long name, and no short one behind that.
+    let fillers: Vec<_> = (0..15).map(|no| make(&format!("a-name-of-19-bytes{no:x}")).unwrap()).collect();
+    let mut end = 0;
+    while fs.write(&caller, fillers[0], end, &[1; 65_536]).is_ok_and(|len| len > 0) {
+        end += 65_536;
+    }
+    for &filler in &fillers {
+        let mut at = if filler == fillers[0] { end } else { 0 };
+        while fs.write(&caller, filler, at, &[1; 512]).is_ok() {
+            at += 512;
+        }
+    }
+    assert_eq!(fs.statfs().unwrap().blocks_free, 0);
+    fs.unlink(&caller, root, b"ab").unwrap();
+    make(&"l".repeat(39)).unwrap();
+    make("cd").unwrap();
+    // A name that fits nowhere takes nothing away from others.
+    assert_eq!(make("no-room-for-it").unwrap_err().errno(), Errno::NOSPC);
+    fs.unlink(&caller, root, b"cd").unwrap();
+    assert_eq!(make(&"m".repeat(60)).unwrap_err().errno(), Errno::NOSPC);
+    make("ef").unwrap();
+    fs.unmount().unwrap();
+    assert!(checked(&device.image()).unwrap().is_clean());
+}

@@ -255,6 +255,46 @@ fn use_it(device: &Arc<MemDevice>) {
     let _ = names;
 }
 
+/// How many names a leaf says that it has is believed by nobody who changes it.
+#[test]
+fn a_leaf_that_counts_wrong_is_damage() {
+    let image = populated();
+    let leaves: Vec<u64> =
+        used(&image).into_iter().filter(|&no| image[no as usize * BLOCK..].starts_with(b"WFDR")).collect();
+    assert!(leaves.len() > 2, "{leaves:?}");
+    for &leaf in &leaves {
+        for count in [0, 1, 2, u16::MAX] {
+            let mut damaged = image.clone();
+            let at = leaf as usize * BLOCK + 6;
+            let right = u16::from_le_bytes([damaged[at], damaged[at + 1]]);
+            damaged[at..at + 2].copy_from_slice(&count.to_le_bytes());
+            believed(&mut damaged);
+            let device = Arc::new(MemDevice::from_image(4096, damaged));
+            let Ok(fs) = mount_with(&device, Options::default()) else { continue };
+            for name in [&b"large"[..], b"long", b"short"] {
+                let _ = fs.unlink(&CALLER, fs.root(), name);
+            }
+            let _ = file(&fs, fs.root(), "new", b"x");
+            if let Ok(dir) = fs.lookup(fs.root(), b"dir") {
+                let name = |number: usize| format!("a-name-that-takes-some-room-{number}");
+                let there = |number: &usize| fs.lookup(dir.attr.ino, name(*number).as_bytes()).is_ok();
+                let before: Vec<usize> = (60..200).filter(there).collect();
+                let _ = file(&fs, dir.attr.ino, "new", b"x");
+                let gone: Vec<usize> = (60..70)
+                    .filter(|number| fs.unlink(&CALLER, dir.attr.ino, name(*number).as_bytes()).is_ok())
+                    .collect();
+                // Nothing went but what was to go.
+                let after: Vec<usize> = (60..200).filter(there).collect();
+                let expected: Vec<usize> =
+                    before.into_iter().filter(|number| !gone.contains(number)).collect();
+                assert_eq!(after, expected, "leaf {leaf} says {count} instead of {right}");
+            }
+            let _ = fs.sync();
+            let _ = fs.unmount();
+        }
+    }
+}
+
 /// A number of images damaged at random, `WAFFLE_IMAGES` of them: most have right sums, so that what they say is believed.
 #[test]
 fn damaged_images_do_not_panic() {
