@@ -118,8 +118,11 @@ impl Ufs {
             }
             Wish::Fragments(count) => {
                 let fits = |block: u32| {
-                    let places = 0..=per_block - count;
-                    places.map(|at| block * per_block + at).find(|&at| open.are_free(at, count, pending))
+                    let free = open.free_in(block, per_block);
+                    // Where so many free ones begin.
+                    let begins = (1..count).fold(free, |begins, by| begins & (free >> by));
+                    let places = (0..per_block).filter(|at| begins >> at & 1 == 1);
+                    places.map(|at| block * per_block + at).find(|&at| open.is_known(at, count, pending))
                 };
                 let from = (from / per_block).min(all);
                 let in_part = |blocks| open.used_in_part(blocks, per_block);

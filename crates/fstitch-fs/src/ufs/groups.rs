@@ -224,7 +224,7 @@ impl State {
     }
 
     /// Whether none of what is free from `at` on was freed by what is not on the medium yet, unless that does not matter (`pending`).
-    fn is_known(&self, at: u32, count: u32, pending: bool) -> bool {
+    pub(super) fn is_known(&self, at: u32, count: u32, pending: bool) -> bool {
         pending || self.pending.next_from(at).is_none_or(|(start, _)| start >= at + count)
     }
 }
