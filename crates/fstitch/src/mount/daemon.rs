@@ -1,5 +1,6 @@
 //! The process that serves a mount, from opening the volume to the last write.
 
+use std::io::Write as _;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, RwLock, Weak};
@@ -51,7 +52,7 @@ pub fn serve_as_child(serve: impl FnOnce(Place) -> Result<()>) -> Result<Outcome
     background::leave_session()?;
     if let Err(error) = serve(Place::Background) {
         // After the mount answered nobody listens here any more, and the log has it.
-        println!("{}", crate::output::reasons(&error));
+        let _nobody_listens = writeln!(std::io::stdout(), "{}", crate::output::reasons(&error));
         return Ok(Outcome::FAILURE);
     }
     Ok(Outcome::SUCCESS)
