@@ -406,6 +406,19 @@ fn old_blocks_are_written_with_what_they_wait_for() {
     );
 }
 
+/// Written through: nothing has to become older first. The clock stands still, so that with any other age nothing would be written.
+#[test]
+fn at_age_zero_everything_is_written_at_once() {
+    let probe = Probe::new(16);
+    let options = CacheOptions { write_back_age: Duration::ZERO, ..CacheOptions::default() };
+    let (cache, _clock) = cache_with(&probe, options);
+    cache.start_flusher().unwrap();
+    let first = set(&cache, 1, 0, 1, &[]);
+    set(&cache, 2, 0, 1, &[first]);
+    let mut look = std::iter::repeat_with(|| std::thread::sleep(Duration::from_millis(20))).take(500);
+    assert!(look.any(|()| cache.dirty_blocks() == 0), "the flusher writes what has just changed");
+}
+
 /// Prevents a device that idles while much waits to be written, and young files that are written although they go soon.
 #[test]
 fn contents_are_written_early_when_there_is_much_unless_they_die_young() {

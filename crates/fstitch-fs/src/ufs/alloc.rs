@@ -88,11 +88,13 @@ impl Ufs {
                     open.pending.purge(&self.cache.lock());
                 }
                 let per_block = self.sb.fragments_per_block();
-                let all = open.read.fragments.div_ceil(per_block);
-                open.advance_parts(all, per_block);
-                let from = if step == 0 { at } else { open.block_cursor * self.sb.fragments_per_block() };
+                if matches!(wish, Wish::Fragments(_)) {
+                    let all = open.read.fragments.div_ceil(per_block);
+                    open.advance_parts(all, per_block);
+                }
+                let from = if step == 0 { at } else { open.block_cursor * per_block };
                 if let Some((at, count)) = self.find_free(&open, from, wish, pending) {
-                    open.block_cursor = (at + count) / self.sb.fragments_per_block();
+                    open.block_cursor = (at + count) / per_block;
                     return Ok(self.take_run(&mut open, at, count));
                 }
             }

@@ -16,6 +16,7 @@ use fstitch_core::{Errno, Result, Timestamp};
 use fstitch_patch::{Block, PatchId, PatchIds};
 
 use super::layout::inode::{DIRECT, INDIRECT, LINKS_AT, MODE_AT, places, put_time};
+use super::layout::superblock::Version;
 use super::path::tree_span;
 use super::volume::{Inode, Ufs};
 use crate::num::{idx, idx64, low16};
@@ -23,7 +24,7 @@ use crate::uhfs::AttrChange;
 use fstitch_core::InodeFlags;
 
 /// Bytes of the larger kind of inode.
-const INODE_BYTES_MAX: usize = 256;
+const INODE_BYTES_MAX: usize = Version::Two.inode_size() as usize;
 
 /// What a shorter file has lost.
 enum Lost {
@@ -142,10 +143,10 @@ impl Ufs {
     /// A time as it comes back after being stored.
     pub(super) fn storable(&self, time: Timestamp) -> Timestamp {
         match self.sb.version {
-            super::layout::superblock::Version::One => {
+            Version::One => {
                 Timestamp { secs: time.secs.clamp(i64::from(i32::MIN), i64::from(i32::MAX)), ..time }
             }
-            super::layout::superblock::Version::Two => time,
+            Version::Two => time,
         }
     }
 
