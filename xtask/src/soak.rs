@@ -60,7 +60,7 @@ const SOFT: [(&str, &str, &str, u64, u64, &str); 14] = [
 ];
 
 /// The runs of waffle, whose promise is *exact*.
-const WAFFLE: [(&str, &str, &str, u64, u64, &str); 13] = [
+const WAFFLE: [(&str, &str, &str, u64, u64, &str); 19] = [
     ("waffle: seq1, all", "seq1", "--range", 1_360, 1_360, "--fs waffle --states-per-cut 4096 --aftermath 8"),
     ("waffle: rare1, all", "rare1", "--range", 680, 680, "--fs waffle --states-per-cut 4096 --aftermath 8"),
     ("waffle: untar", "untar", "--range", 4, 1, "--fs waffle --states-per-cut 64"),
@@ -72,6 +72,47 @@ const WAFFLE: [(&str, &str, &str, u64, u64, &str); 13] = [
     ("waffle: writers", "writers", "--range", 400, 200, "--fs waffle --states-per-cut 48"),
     ("waffle: shares", "shares", "--range", 3_000, 1_000, "--fs waffle --states-per-cut 32"),
     ("waffle: random", "random", "--range", 6_000, 1_000, "--fs waffle --states-per-cut 32"),
+    (
+        "waffle, compressed: seq1, all",
+        "seq1",
+        "--range",
+        1_360,
+        1_360,
+        "--fs waffle --compressed --states-per-cut 4096",
+    ),
+    (
+        "waffle, compressed: postmark",
+        "postmark",
+        "--range",
+        20,
+        10,
+        "--fs waffle --compressed --states-per-cut 64",
+    ),
+    ("waffle, compressed: db", "db", "--range", 20, 10, "--fs waffle --compressed --states-per-cut 64"),
+    (
+        "waffle, compressed: writers",
+        "writers",
+        "--range",
+        400,
+        200,
+        "--fs waffle --compressed --states-per-cut 48",
+    ),
+    (
+        "waffle, compressed: shares",
+        "shares",
+        "--range",
+        3_000,
+        1_000,
+        "--fs waffle --compressed --states-per-cut 32",
+    ),
+    (
+        "waffle, compressed: random",
+        "random",
+        "--range",
+        6_000,
+        1_000,
+        "--fs waffle --compressed --states-per-cut 32",
+    ),
     ("waffle: seq2, all", "seq2", "--range", 462_400, 23_120, "--fs waffle --states-per-cut 48"),
     ("waffle: seq3, sample", "seq3", "--sample", 100_000, 25_000, "--fs waffle --states-per-cut 16"),
 ];

@@ -252,6 +252,8 @@ pub struct StatFs {
 pub struct InodeFlags(pub u32);
 
 impl InodeFlags {
+    /// Compressed, where the format can.
+    pub const COMPR: u32 = 0x4;
     /// Write synchronously.
     pub const SYNC: u32 = 0x8;
     /// May not change.

@@ -7,6 +7,7 @@ use fstitch_core::{
     BlockDevice, Clock, Consistency, Error, FileSystem, Le, RepairOptions, RepairReport, Result, SystemClock,
 };
 use fstitch_fs::arrange::Arrangement;
+use fstitch_fs::waffle::layout::root::feature;
 use fstitch_fs::waffle::layout::{BLOCK_BYTES, BLOCK_SIZE};
 use fstitch_fs::waffle::mkfs::{MkfsOptions, identify, label, mkfs};
 use fstitch_fs::waffle::{Options, Root, Waffle, check, copy_stream, receive};
@@ -22,6 +23,9 @@ use crate::{
 
 /// Our own format with shadow paging.
 pub struct WaffleFormat;
+
+/// The option with which what is written to the volume's files is compressed.
+const COMPRESS: &str = "compress";
 
 /// A volume that is to be made.
 struct Plan(MkfsOptions);
@@ -87,6 +91,7 @@ impl Format for WaffleFormat {
         let label = String::from_utf8_lossy(root.name()).into_owned();
         let state = if root.is_closed { "clean" } else { "in use, or not unmounted" };
         let (all, free) = (root.blocks * BLOCK_BYTES, root.free * BLOCK_BYTES);
+        let compression = (root.incompat & feature::ZSTD != 0).then_some("zstd");
         let fields = [
             ("format", "waffle".to_owned()),
             ("label", label.clone()),
@@ -96,6 +101,7 @@ impl Format for WaffleFormat {
             ("size", format!("{}, of which {} is free", show::size(all), show::size(free))),
             ("root", format!("generation {} of {}", root.generation, show::time(root.at))),
             ("made", show::time(root.made)),
+            ("compression", compression.map_or_else(|| "none".to_owned(), str::to_owned)),
         ];
         let values = [
             ("format", Value::from("waffle")),
@@ -108,12 +114,17 @@ impl Format for WaffleFormat {
             ("generation", root.generation.into()),
             ("root_at", show::time(root.at).into()),
             ("made_at", show::time(root.made).into()),
+            ("compression", compression.into()),
         ];
         Ok(Description::of(fields, values))
     }
 
     fn about(&self, _kind: &str) -> &'static str {
         "Make a waffle volume: shadow paging, every block with a checksum, after a crash exactly the last root"
+    }
+
+    fn extended_words(&self) -> &'static str {
+        "compress (what is written to files is compressed by zstd, as `chattr +c` asks for)"
     }
 
     fn plan(&self, asked: &Asked) -> Result<Box<dyn Making>> {
@@ -123,8 +134,8 @@ impl Format for WaffleFormat {
         if asked.block_size.is_some_and(|bytes| bytes != BLOCK_SIZE) {
             return Err(Error::Unsupported(format!("such blocks: those of waffle have {BLOCK_SIZE} bytes")));
         }
-        if let Some(word) = asked.extended.first() {
-            return Err(Error::Unsupported(format!("the extended option `{word}`")));
+        if let Some(word) = asked.extended.iter().find(|word| *word != COMPRESS) {
+            return Err(Error::Unsupported(format!("the extended option `{word}`: waffle has `{COMPRESS}`")));
         }
         label(&asked.label)?;
         let seed = if asked.is_repeatable { asked.uuid } else { asked.random };
@@ -135,6 +146,7 @@ impl Format for WaffleFormat {
             now: asked.now,
             owner: asked.root_owner,
             blocks: None,
+            is_compressed: !asked.extended.is_empty(),
         })))
     }
 

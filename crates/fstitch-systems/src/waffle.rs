@@ -32,16 +32,18 @@ pub struct WaffleSystem {
     pub combination: u8,
     /// The cache in KiB.
     pub cache_kib: u32,
+    /// What is written to its files is compressed.
+    pub is_compressed: bool,
 }
 
 impl Default for WaffleSystem {
     fn default() -> Self {
-        Self { is_ordered: true, size_kib: 4096, combination: 15, cache_kib: 1024 }
+        Self { is_ordered: true, size_kib: 4096, combination: 15, cache_kib: 1024, is_compressed: false }
     }
 }
 
 /// What names look like.
-pub const NAMES: &str = "waffle-shadow, or waffle-async (no order: the one that must be found corrupt), then any of -k4096 (size in KiB), -o15 (optimisations), -c1024 (KiB of cache)";
+pub const NAMES: &str = "waffle-shadow, or waffle-async (no order: the one that must be found corrupt), then any of -k4096 (size in KiB), -o15 (optimisations), -c1024 (KiB of cache), -z1 (compressed)";
 
 /// The system of this name.
 pub fn named(name: &str) -> Option<Arc<dyn System>> {
@@ -69,8 +71,13 @@ impl FromStr for WaffleSystem {
 }
 
 impl WaffleSystem {
-    fn parameters(&self) -> [(char, u32); 3] {
-        [('k', self.size_kib), ('o', u32::from(self.combination)), ('c', self.cache_kib)]
+    fn parameters(&self) -> [(char, u32); 4] {
+        [
+            ('k', self.size_kib),
+            ('o', u32::from(self.combination)),
+            ('c', self.cache_kib),
+            ('z', u32::from(self.is_compressed)),
+        ]
     }
 
     fn parse(text: &str) -> Option<Self> {
@@ -91,6 +98,7 @@ impl WaffleSystem {
                 "k" => system.size_kib = value,
                 "o" => system.combination = u8::try_from(value).ok()?,
                 "c" => system.cache_kib = value,
+                "z" if value < 2 => system.is_compressed = value == 1,
                 _ => return None,
             }
         }
@@ -139,8 +147,15 @@ impl System for WaffleSystem {
 
     fn format(&self) -> Result<Arc<Base>> {
         let image = Arc::new(Image::new(Base::new(BLOCK, vec![STALE; kib(self.size_kib)])));
-        let options =
-            MkfsOptions { uuid: [7; 16], label: Vec::new(), seed: 9, now: NOW, owner: (0, 0), blocks: None };
+        let options = MkfsOptions {
+            uuid: [7; 16],
+            label: Vec::new(),
+            seed: 9,
+            now: NOW,
+            owner: (0, 0),
+            blocks: None,
+            is_compressed: self.is_compressed,
+        };
         mkfs(Arc::clone(&image) as Arc<dyn BlockDevice>, &options)?;
         Ok(Base::new(BLOCK, image.bytes()))
     }

@@ -97,6 +97,7 @@ fn waffle(
         now: MADE,
         owner: (0, 0),
         blocks: None,
+        is_compressed: false,
     };
     waffle::mkfs::mkfs(Arc::clone(&device), &made)?;
     let options = waffle::Options { atime: AtimePolicy::RelAtime, ..waffle::Options::default() };

@@ -42,6 +42,7 @@ impl Volume {
             now: fstitch_core::Timestamp { secs: 1_700_000_000, nanos: 0 },
             owner: (0, 0),
             blocks: None,
+            is_compressed: false,
         };
         mkfs(Arc::clone(&disk) as _, &made)?;
         let options = Options { atime: AtimePolicy::RelAtime, commit_age, ..Options::default() };

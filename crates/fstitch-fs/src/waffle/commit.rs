@@ -33,6 +33,7 @@ impl State {
         #[cfg(debug_assertions)]
         self.check_invariants();
         let generation = self.generation();
+        self.pack_loose()?;
         self.touch(Obj::Trees, 0, record_place(self.head).0)?;
         self.place(|obj| obj != Obj::Trees)?;
         self.put_records()?;

@@ -1,14 +1,15 @@
 //! Contents of files and targets of symbolic links: reading, writing, truncating, punching. A block gets its place when it is written, and
 //! keeps it until the commit.
 
-use std::sync::Arc;
+use std::borrow::Cow;
 
 use fstitch_core::num::{to_u64, to_usize};
-use fstitch_core::{BlockBuf, BlockKind, BlockNo, Result};
+use fstitch_core::{BlockBuf, BlockKind, BlockNo, FileKind, Result};
 
+use super::cluster::cluster_of;
 use super::layout::inode::Inode;
 use super::layout::pointer::{Ref, slot_of};
-use super::layout::{BLOCK, BLOCK_BYTES, FAN, sum};
+use super::layout::{BLOCK, BLOCK_BYTES, CLUSTER, CLUSTER_BYTES, FAN};
 use super::state::State;
 use super::tree::Obj;
 
@@ -21,6 +22,37 @@ impl State {
     /// # Errors
     /// `Io`, `Corrupt`.
     pub(super) fn read(&self, tree: usize, inode: &Inode, offset: u64, into: &mut [u8]) -> Result<()> {
+        if self.has_packed() && inode.kind == FileKind::Regular {
+            return self.read_clusters(tree, inode, offset, into);
+        }
+        self.read_loose(tree, inode, offset, into)
+    }
+
+    /// The same where clusters may be compressed.
+    fn read_clusters(&self, tree: usize, inode: &Inode, offset: u64, into: &mut [u8]) -> Result<()> {
+        let mut rest = into;
+        let mut at = offset;
+        while !rest.is_empty() {
+            let cluster = at / CLUSTER_BYTES;
+            let from = to_usize(at % CLUSTER_BYTES);
+            let len = rest.len().min(to_usize(CLUSTER_BYTES) - from);
+            let (piece, behind) = rest.split_at_mut(len);
+            let refs = self.cluster(tree, inode.ino, cluster)?;
+            match self.unpacked(inode.ino, cluster, &refs)? {
+                None => self.read_loose(tree, inode, at, piece)?,
+                Some(plain) => {
+                    let there = plain.get(from..).unwrap_or_default();
+                    let there = &there[..there.len().min(len)];
+                    piece[..there.len()].copy_from_slice(there);
+                    piece[there.len()..].fill(0);
+                }
+            }
+            (rest, at) = (behind, at + to_u64(len));
+        }
+        Ok(())
+    }
+
+    fn read_loose(&self, tree: usize, inode: &Inode, offset: u64, into: &mut [u8]) -> Result<()> {
         let mut done = 0;
         while done < into.len() {
             let at = offset + to_u64(done);
@@ -63,9 +95,7 @@ impl State {
             vec![Ref::NONE; to_usize(end - first)]
         };
         for (reference, index) in refs.iter().zip(first..) {
-            if let Some(problem) = reference.problem(self.data(), self.generation()) {
-                return Err(Self::damaged((obj, 0, index), None, problem));
-            }
+            self.check_leaf(*reference, (obj, 0, index))?;
         }
         Ok(refs)
     }
@@ -79,23 +109,16 @@ impl State {
         bytes: BlockBuf,
         goal: &mut Option<u64>,
     ) -> Result<()> {
-        let obj = Obj::Data(ino);
-        let is_own = self.is_own(old)?;
-        let block = if is_own { old.block } else { self.take(*goal)? };
-        *goal = Some(block + 1);
-        let reference = Ref { block, birth: self.generation(), sum: sum(&bytes), flags: 0, extra: 0 };
-        self.set_leaf(obj, index, reference)?;
-        if !is_own {
-            self.release(obj, old)?;
-        }
-        self.stage(block, Arc::new(bytes));
-        Ok(())
+        self.put_leaf(ino, index, old, (bytes, 0, 0), goal)
     }
 
     /// The contents of a block of a file, to be changed.
     fn copy(&self, ino: u64, index: u64, reference: Ref) -> Result<BlockBuf> {
         if reference.is_none() {
             return Ok(BlockBuf::zeroed(BLOCK));
+        }
+        if let Some(bytes) = self.staged(reference.block) {
+            return Ok(BlockBuf::copy_of(bytes));
         }
         let bytes = self.load(reference, (Obj::Data(ino), 0, index), BlockKind::Data)?;
         Ok(BlockBuf::copy_of(&bytes))
@@ -112,10 +135,25 @@ impl State {
             Some(before) => Some(self.leaf(self.head, obj, before)?.block + 1).filter(|&goal| goal > 1),
             None => None,
         };
+        let inode = self.inode(self.head, ino)?;
+        let added = if inode.is_packing() || self.has_packed() {
+            self.put_clusters(&inode, offset, data, &mut goal)?
+        } else {
+            self.put_blocks(ino, offset, data, &mut goal)?
+        };
+        self.change_inode(ino, |inode| {
+            inode.size = inode.size.max(end);
+            inode.blocks = inode.blocks.saturating_add_signed(added);
+        })
+    }
+
+    /// Writes blocks as they are; returns how many leaves there are more.
+    fn put_blocks(&mut self, ino: u64, offset: u64, data: &[u8], goal: &mut Option<u64>) -> Result<i64> {
+        let (first, end) = (offset / BLOCK_BYTES, offset + to_u64(data.len()));
         let (mut added, mut rest, mut from) = (0, data, to_usize(offset % BLOCK_BYTES));
         for index in first..end.div_ceil(BLOCK_BYTES) {
             let (piece, behind) = rest.split_at(rest.len().min(BLOCK - from));
-            let old = self.leaf(self.head, obj, index)?;
+            let old = self.leaf(self.head, Obj::Data(ino), index)?;
             let bytes = if piece.len() == BLOCK {
                 BlockBuf::copy_of(piece)
             } else {
@@ -123,14 +161,47 @@ impl State {
                 bytes[from..from + piece.len()].copy_from_slice(piece);
                 bytes
             };
-            self.put_block(ino, index, old, bytes, &mut goal)?;
-            added += u64::from(old.is_none());
+            self.put_block(ino, index, old, bytes, goal)?;
+            added += i64::from(old.is_none());
             (rest, from) = (behind, 0);
         }
-        self.change_inode(ino, |inode| {
-            inode.size = inode.size.max(end);
-            inode.blocks = inode.blocks.saturating_add(added);
-        })
+        Ok(added)
+    }
+
+    /// The same where clusters may be, or become, compressed.
+    fn put_clusters(
+        &mut self,
+        inode: &Inode,
+        offset: u64,
+        data: &[u8],
+        goal: &mut Option<u64>,
+    ) -> Result<i64> {
+        let ino = inode.ino;
+        let (mut added, mut rest, mut at) = (0, data, offset);
+        while !rest.is_empty() {
+            let (cluster, from) = (at / CLUSTER_BYTES, at % CLUSTER_BYTES);
+            let (piece, behind) = rest.split_at(rest.len().min(to_usize(CLUSTER_BYTES - from)));
+            let end = at + to_u64(piece.len());
+            let is_whole = from == 0 && (end.is_multiple_of(CLUSTER_BYTES) || end >= inode.size);
+            let packed = match is_whole && inode.is_packing() {
+                true => self.put_packed(ino, cluster, &whole_blocks(piece), goal)?,
+                false => None,
+            };
+            added += match packed {
+                Some((had, has)) => has.cast_signed() - had.cast_signed(),
+                None => {
+                    if !is_whole {
+                        self.loosen(ino, cluster)?;
+                    }
+                    if inode.is_packing() {
+                        self.clusters.loose.insert((ino, cluster));
+                    }
+                    self.put_blocks(ino, at, piece, goal)?
+                }
+            };
+            (rest, at) = (behind, end);
+        }
+        Ok(added)
     }
 
     /// Makes bytes zeros that are in one block, if it is there.
@@ -157,6 +228,7 @@ impl State {
         let inode = self.inode(self.head, ino)?;
         let mut lost = 0;
         if size < inode.size {
+            self.loosen_at(ino, size)?;
             lost = self.cut(Obj::Data(ino), size.div_ceil(BLOCK_BYTES), u64::MAX)?;
             self.blank(ino, size, size.next_multiple_of(BLOCK_BYTES))?;
         }
@@ -175,6 +247,8 @@ impl State {
         if from >= to {
             return Ok(());
         }
+        self.loosen_at(ino, from)?;
+        self.loosen_at(ino, to)?;
         let (first, end) = (from.div_ceil(BLOCK_BYTES), to / BLOCK_BYTES);
         if first > end {
             return self.blank(ino, from, to);
@@ -195,6 +269,9 @@ impl State {
     pub(super) fn fill(&mut self, ino: u64, first: u64, end: u64) -> Result<()> {
         let (mut added, mut goal) = (0, None);
         for index in first..end {
+            if index == first || index % CLUSTER == 0 {
+                self.loosen(ino, cluster_of(index))?;
+            }
             let old = self.leaf(self.head, Obj::Data(ino), index)?;
             if old.is_none() {
                 self.put_block(ino, index, old, BlockBuf::zeroed(BLOCK), &mut goal)?;
@@ -205,6 +282,16 @@ impl State {
         }
         self.change_inode(ino, |inode| inode.blocks = inode.blocks.saturating_add(added))
     }
+}
+
+/// Bytes with zeros behind them to a block's end.
+fn whole_blocks(bytes: &[u8]) -> Cow<'_, [u8]> {
+    if bytes.len().is_multiple_of(BLOCK) {
+        return Cow::Borrowed(bytes);
+    }
+    let mut whole = bytes.to_vec();
+    whole.resize(bytes.len().next_multiple_of(BLOCK), 0);
+    Cow::Owned(whole)
 }
 
 /// The next one, if there should be one.

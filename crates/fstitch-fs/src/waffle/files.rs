@@ -10,7 +10,7 @@ use fstitch_posix::change::{
 use fstitch_posix::{expect_regular, refuse};
 
 use super::layout::inode::Inode;
-use super::layout::{BLOCK_BYTES, SIZE_MAX};
+use super::layout::{BLOCK_BYTES, CLUSTER, SIZE_MAX};
 use super::names::{touch, touch_contents};
 use super::state::{Class, State};
 use super::tree::Obj;
@@ -33,7 +33,8 @@ const SETTABLE: u32 = InodeFlags::SYNC
     | InodeFlags::NODUMP
     | InodeFlags::NOATIME
     | InodeFlags::DIRSYNC
-    | InodeFlags::TOPDIR;
+    | InodeFlags::TOPDIR
+    | InodeFlags::COMPR;
 
 /// Whose bytes are written.
 #[derive(Clone, Copy)]
@@ -250,23 +251,32 @@ impl Waffle {
         if offset >= inode.size {
             return Err(Errno::NXIO.into());
         }
-        let range = (offset / BLOCK_BYTES, inode.size.div_ceil(BLOCK_BYTES));
-        // The first leaf that is there, or the first that is not.
-        let mut next = range.0;
-        let mut data = None;
-        core.state.walk_leaves(tree, Obj::Data(inode.ino), range, &mut |index| {
-            data.get_or_insert(index);
-            if whence == SeekFrom::Data || index != next {
-                return false;
-            }
-            next = index + 1;
-            true
-        })?;
+        let (first, end) = (offset / BLOCK_BYTES, inode.size.div_ceil(BLOCK_BYTES));
         match whence {
+            SeekFrom::Data if core.state.is_packed(tree, &inode, first)? => Ok(offset),
             SeekFrom::Data => {
+                let mut data = None;
+                core.state.walk_leaves(tree, Obj::Data(inode.ino), (first, end), &mut |index| {
+                    data.get_or_insert(index);
+                    false
+                })?;
                 data.map(|index| (index * BLOCK_BYTES).max(offset)).ok_or_else(|| Errno::NXIO.into())
             }
-            SeekFrom::Hole => Ok((next * BLOCK_BYTES).max(offset).min(inode.size)),
+            SeekFrom::Hole => {
+                let mut next = first;
+                loop {
+                    core.state.walk_leaves(tree, Obj::Data(inode.ino), (next, end), &mut |index| {
+                        let is_next = index == next;
+                        next += u64::from(is_next);
+                        is_next
+                    })?;
+                    if next >= end || !core.state.is_packed(tree, &inode, next)? {
+                        return Ok((next * BLOCK_BYTES).max(offset).min(inode.size));
+                    }
+                    // What is in a compressed cluster is behind its leaves.
+                    next = (next + 1).next_multiple_of(CLUSTER);
+                }
+            }
         }
     }
 

@@ -5,8 +5,8 @@
 use std::sync::Arc;
 
 use fstitch_core::{
-    BlockDevice, BlockKind, BlockNo, BlockWrite, Clock, Error, FileKind, ManualClock, Result, SystemClock,
-    Timestamp,
+    BlockDevice, BlockKind, BlockNo, BlockWrite, Clock, Error, FileKind, InodeFlags, ManualClock, Result,
+    SystemClock, Timestamp,
 };
 use fstitch_patch::{Cache, CacheOptions};
 
@@ -35,6 +35,8 @@ pub struct MkfsOptions {
     pub owner: (u32, u32),
     /// Blocks of the volume; all of the device if none are said.
     pub blocks: Option<u64>,
+    /// What is written to its files is compressed, unless they say otherwise.
+    pub is_compressed: bool,
 }
 
 /// A label as the root has it.
@@ -142,7 +144,7 @@ fn root_dir(options: &MkfsOptions) -> Inode {
         gid: options.owner.1,
         rdev: 0,
         generation: 1,
-        flags: 0,
+        flags: if options.is_compressed { InodeFlags::COMPR } else { 0 },
         depth: 0,
         size: 0,
         blocks: 0,

@@ -4,7 +4,7 @@
 //! ```text
 //!   posix.rs   FileSystem                 check/     every sum, the map, names, lists
 //!   names.rs moves.rs files.rs xattr.rs   operations, each all or nothing
-//!   dir.rs data.rs inodes.rs              structures in trees of blocks
+//!   dir.rs data.rs inodes.rs              structures in trees of blocks      cluster.rs  compressed contents
 //!   tree.rs    nodes by their places, changed ones in memory
 //!   state.rs   an operation's begin, room, end and undoing      map.rs   used and free blocks
 //!   commit.rs  nodes become blocks, and a root                  layout/  bytes
@@ -17,6 +17,7 @@
 
 mod age;
 pub mod check;
+mod cluster;
 mod commit;
 mod data;
 mod dir;

@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use fstitch_core::num::to_u64;
-use fstitch_core::{Caller, Entry, Errno, Error, FileKind, InodeNo, RenameMode, Result, Structure};
+use fstitch_core::{
+    Caller, Entry, Errno, Error, FileKind, InodeFlags, InodeNo, RenameMode, Result, Structure,
+};
 use fstitch_posix::acl::{self, Acl};
 use fstitch_posix::make::{self as rules, Heritage, Make};
 use fstitch_posix::name::expect_open_directory;
@@ -257,7 +259,11 @@ fn heritage(state: &State, dir: &Inode, make: &Make<'_>) -> Result<Heritage> {
             None => None,
         },
     };
-    Ok(rules::heritage(&dir.seen(), make.caller, (make.kind, make.perm), default.as_ref()))
+    let mut heritage = rules::heritage(&dir.seen(), make.caller, (make.kind, make.perm), default.as_ref());
+    if matches!(make.kind, FileKind::Directory | FileKind::Regular) {
+        heritage.flags.0 |= dir.flags & InodeFlags::COMPR;
+    }
+    Ok(heritage)
 }
 
 /// A new inode with all that it has but a name.

@@ -12,8 +12,9 @@ use fstitch_posix::change::check_write;
 use fstitch_posix::expect_regular;
 
 use super::files::drop_privileges;
-use super::layout::pointer::{Ref, SHARED};
-use super::layout::{BLOCK_BYTES, SIZE_MAX};
+use super::layout::inode::Inode;
+use super::layout::pointer::{PACKED, Ref, SHARED};
+use super::layout::{BLOCK_BYTES, CLUSTER, CLUSTER_BYTES, SIZE_MAX};
 use super::names::touch_contents;
 use super::state::{Class, State};
 use super::tree::Obj;
@@ -79,6 +80,7 @@ impl Waffle {
             check_write(&other.seen(), range.to)?;
             let is_same = tree == state.head && inode.ino == other.ino;
             let len = shareable(range, inode.size, other.size, is_same)?;
+            let len = state.whole_clusters(tree, (&inode, &other), Range { len, ..range })?;
             if len > 0 {
                 let range = Range { len, ..range };
                 let (taken, given) = state.share(tree, inode.ino, other.ino, range)?;
@@ -119,6 +121,32 @@ fn shareable(range: Range, size: u64, target: u64, is_same: bool) -> Result<u64>
 }
 
 impl State {
+    /// How many bytes of a range can be shared where clusters of either file may be compressed: these are shared as a whole.
+    fn whole_clusters(&self, tree: usize, (source, target): (&Inode, &Inode), range: Range) -> Result<u64> {
+        let Range { from, to, len } = range;
+        let is_packed = |tree: usize, inode: &Inode, from: u64| -> Result<bool> {
+            for cluster in from / CLUSTER_BYTES..(from + len).div_ceil(CLUSTER_BYTES) {
+                if self.is_packed(tree, inode, cluster * CLUSTER)? {
+                    return Ok(true);
+                }
+            }
+            Ok(false)
+        };
+        if !self.has_packed()
+            || len == 0
+            || !is_packed(tree, source, from)? && !is_packed(self.head, target, to)?
+        {
+            return Ok(len);
+        }
+        let whole = len - len % CLUSTER_BYTES;
+        let ends_both = from + len == source.size && to + len >= target.size;
+        let len = if ends_both { len } else { whole };
+        if from % CLUSTER_BYTES != 0 || to % CLUSTER_BYTES != 0 || len == 0 {
+            return Err(Errno::OPNOTSUPP.into());
+        }
+        Ok(len)
+    }
+
     /// Lets the blocks of a range be another file's as well; returns how many it has more, and how many it had there.
     fn share(&mut self, tree: usize, source: u64, target: u64, range: Range) -> Result<(u64, u64)> {
         let (mut taken, mut given) = (0, 0);
@@ -131,12 +159,11 @@ impl State {
                 continue;
             }
             if !reference.is_none() {
-                if let Some(problem) = reference.problem(self.data(), self.generation()) {
-                    return Err(Self::damaged((Obj::Data(source), 0, first + step), None, problem));
-                }
+                self.check_leaf(reference, (Obj::Data(source), 0, first + step))?;
                 let count = self.shares(reference.block)?.checked_add(1).ok_or(Errno::MLINK)?;
                 self.set_shares(reference.block, count)?;
-                let shared = Ref { birth: self.generation(), flags: SHARED, ..reference };
+                let shared =
+                    Ref { birth: self.generation(), flags: reference.flags & PACKED | SHARED, ..reference };
                 self.set_leaf(obj, to + step, shared)?;
                 taken += 1;
             } else {

@@ -11,6 +11,7 @@ use fstitch_core::num::{to_u64, to_usize};
 use fstitch_core::{BlockBuf, BlockKind, BlockNo, Errno, Error, Result, Structure, Timestamp};
 use fstitch_patch::{Cache, PatchId, PatchState};
 
+use super::cluster::Clusters;
 use super::known::Known;
 use super::layout::BLOCK;
 use super::layout::pointer::Fork;
@@ -27,7 +28,7 @@ const RESERVE_MIN: u64 = 24;
 /// The share of the volume that it is.
 const RESERVE_SHARE: u64 = 64;
 /// Blocks that a commit may take beside those of the changed nodes: a path in the table of trees.
-const COMMIT_SLACK: u64 = 6;
+pub(super) const COMMIT_SLACK: u64 = 6;
 /// Blocks for each of which the counts of shared blocks, and what is above them, take one.
 const COUNTS_SHARE: u64 = 1000;
 
@@ -48,6 +49,7 @@ struct Undo {
     nodes: BTreeMap<Key, Option<Node>>,
     head: Option<Record>,
     forks: Option<(Fork, Fork)>,
+    incompat: Option<u64>,
     /// Inodes that were claimed to be freed.
     claimed: Vec<Arc<InUse>>,
 }
@@ -68,6 +70,7 @@ pub(super) struct State {
     pub(super) nodes: BTreeMap<Key, Node>,
     /// Others that were looked at.
     pub(super) known: Known,
+    pub(super) clusters: Clusters,
     undo: Undo,
     /// Contents of files that the operation under way has made.
     staged: Vec<(u64, Arc<BlockBuf>)>,
@@ -99,6 +102,7 @@ impl State {
             map,
             nodes: BTreeMap::new(),
             known: Known::new(),
+            clusters: Clusters::default(),
             undo: Undo::default(),
             staged: Vec::new(),
             patches: Vec::new(),
@@ -210,6 +214,7 @@ impl State {
         self.now = now;
         self.undo.head = Some(self.head().clone());
         self.undo.forks = Some((self.root.trees, self.root.shared));
+        self.undo.incompat = Some(self.root.incompat);
         self.map.begin();
     }
 
@@ -240,6 +245,7 @@ impl State {
         if let Some((trees, shared)) = undo.forks {
             (self.root.trees, self.root.shared) = (trees, shared);
         }
+        self.root.incompat = undo.incompat.unwrap_or(self.root.incompat);
         for node in undo.claimed {
             node.unclaim();
         }
@@ -278,9 +284,22 @@ impl State {
     /// None for blocks of the volume.
     pub(super) fn apply(&mut self) -> Result<()> {
         self.undo = Undo::default();
-        let staged = std::mem::take(&mut self.staged);
         self.note_change();
+        self.write_staged()
+    }
+
+    /// Contents that were made go to the cache.
+    ///
+    /// # Errors
+    /// None for blocks of the volume.
+    pub(super) fn write_staged(&mut self) -> Result<()> {
+        let staged = std::mem::take(&mut self.staged);
         self.write(BlockKind::Data, staged)
+    }
+
+    /// Contents that the operation under way has made of a block, which is not in the cache yet.
+    pub(super) fn staged(&self, block: u64) -> Option<&Arc<BlockBuf>> {
+        self.staged.iter().rev().find(|(other, _)| *other == block).map(|(_, bytes)| bytes)
     }
 
     /// There is something to commit.

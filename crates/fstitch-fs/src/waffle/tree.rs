@@ -77,8 +77,13 @@ impl State {
     /// # Errors
     /// `Io`, `Corrupt`.
     pub(super) fn load(&self, reference: Ref, key: Key, kind: BlockKind) -> Result<Arc<BlockBuf>> {
-        if let Some(problem) = reference.problem(self.data(), self.generation()) {
-            return Err(Self::damaged(key, None, problem));
+        match key {
+            (Obj::Data(_), 0, _) => self.check_leaf(reference, key)?,
+            _ => {
+                if let Some(problem) = reference.problem(self.data(), self.generation()) {
+                    return Err(Self::damaged(key, None, problem));
+                }
+            }
         }
         let (_, bytes) = self.cache.read_snapshot(BlockNo(reference.block), kind)?;
         self.compare(reference, key, &bytes)?;
@@ -351,9 +356,7 @@ impl State {
 
     /// The same for who knows that no snapshot has it.
     pub(super) fn free(&mut self, reference: Ref) -> Result<()> {
-        if let Some(problem) = reference.problem(self.data(), self.generation()) {
-            return Err(Self::damaged((Obj::Inodes, 0, 0), None, problem));
-        }
+        self.check_leaf(reference, (Obj::Inodes, 0, 0))?;
         let count = self.shares(reference.block)?;
         if count > 0 {
             return self.set_shares(reference.block, count - 1);

@@ -22,7 +22,7 @@ use super::layout::inode::Inode;
 use super::layout::pointer::REF_BYTES;
 use super::layout::record::{INO_BITS, INO_END, TreeKind};
 use super::layout::root::Root;
-use super::layout::{BLOCK, BLOCK_BYTES, NAME_MAX, ROOT_INO};
+use super::layout::{BLOCK, BLOCK_BYTES, CLUSTER, NAME_MAX, ROOT_INO};
 use super::state::{Class, State};
 use super::tree::Obj;
 
@@ -489,7 +489,8 @@ impl Waffle {
                 if is_long(&inode) && inode.nlink == 0 {
                     let range = (0, u64::MAX);
                     state.walk_leaves(state.head, Obj::Data(ino), range, &mut |leaf| {
-                        (leaves, end) = (leaves + 1, leaf + 1);
+                        // A compressed cluster goes as a whole.
+                        (leaves, end) = (leaves + 1, (leaf + 1).next_multiple_of(CLUSTER));
                         leaves < FREED_MAX
                     })?;
                 }

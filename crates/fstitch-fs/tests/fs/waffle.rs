@@ -42,7 +42,11 @@ fn is_told(op: &Op) -> bool {
     !matches!(op, Op::SetXattr(_, _, len, _) if *len > 400)
 }
 
-fn told(blocks: u64, ops: &[Op], options: CacheOptions) -> Result<(), TestCaseError> {
+fn told(
+    (blocks, is_compressed): (u64, bool),
+    ops: &[Op],
+    options: CacheOptions,
+) -> Result<(), TestCaseError> {
     let clock = Arc::new(ManualClock::new());
     let device = Arc::new(MemDevice::new(4096, blocks));
     let made = MkfsOptions {
@@ -52,6 +56,7 @@ fn told(blocks: u64, ops: &[Op], options: CacheOptions) -> Result<(), TestCaseEr
         now: Timestamp::default(),
         owner: (0, 0),
         blocks: None,
+        is_compressed,
     };
     mkfs(Arc::clone(&device) as Arc<dyn BlockDevice>, &made).unwrap();
     let medium = WaffleMedium { device: Arc::clone(&device), options, clock: Arc::clone(&clock) };
@@ -62,8 +67,9 @@ fn told(blocks: u64, ops: &[Op], options: CacheOptions) -> Result<(), TestCaseEr
     Ok(())
 }
 
-/// Borders of a file: blocks, and the reach of one node and of two.
-const BORDERS: [u64; 8] = [0, 4096, 8192, 127 << 12, 128 << 12, 129 << 12, 128 << 19, (128 << 19) + 5000];
+/// Borders of a file: blocks, clusters, and the reach of one node and of two.
+const BORDERS: [u64; 9] =
+    [0, 4096, 8192, 16 << 12, 127 << 12, 128 << 12, 129 << 12, 128 << 19, (128 << 19) + 5000];
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
@@ -71,18 +77,18 @@ proptest! {
     #[test]
     fn waffle_answers_as_the_model(
         ops in proptest::collection::vec(op(), 1..200),
-        (small, optimizations) in (any::<bool>(), 0..16_u8),
+        (small, is_compressed, optimizations) in (any::<bool>(), any::<bool>(), 0..16_u8),
     ) {
         let cache_size = if small { CacheOptions::MIN_CACHE_SIZE } else { 64 << 20 };
-        told(16_384, &ops, cache_options(cache_size, optimizations))?;
+        told((16_384, is_compressed), &ops, cache_options(cache_size, optimizations))?;
     }
 
     #[test]
     fn files_of_waffle_have_their_shape(
         ops in proptest::collection::vec(shape(&BORDERS), 1..24),
-        (small, optimizations) in (any::<bool>(), 0..16_u8),
+        (small, is_compressed, optimizations) in (any::<bool>(), any::<bool>(), 0..16_u8),
     ) {
         let cache_size = if small { CacheOptions::MIN_CACHE_SIZE } else { 64 << 20 };
-        told(65_536, &ops, cache_options(cache_size, optimizations))?;
+        told((65_536, is_compressed), &ops, cache_options(cache_size, optimizations))?;
     }
 }

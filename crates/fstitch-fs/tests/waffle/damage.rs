@@ -9,19 +9,23 @@ use fstitch_fs::waffle::layout::record::{RECORD_BYTES, Record};
 use fstitch_fs::waffle::layout::{BLOCK, ROOT_PLACES, sum};
 use fstitch_fs::waffle::{Options, Root, Waffle, check};
 
-use crate::rig::{CALLER, contents, file, made, mount, mount_with, names};
+use crate::rig::{CALLER, contents, file, made_with, mount, mount_with, names, text};
 
 const BLOCKS: u64 = 512;
 
 /// A volume with something of everything.
 fn populated() -> Vec<u8> {
-    let device = made(BLOCKS);
+    populated_with(false)
+}
+
+fn populated_with(is_compressed: bool) -> Vec<u8> {
+    let device = made_with(BLOCKS, is_compressed);
     let fs = mount(&device);
     let dir = fs.mkdir(&CALLER, fs.root(), b"dir", 0o755).unwrap().attr.ino;
     for number in 0..200 {
         file(&fs, dir, &format!("a-name-that-takes-some-room-{number}"), b"x").unwrap();
     }
-    let large = file(&fs, fs.root(), "large", &[3; 700_000]).unwrap();
+    let large = file(&fs, fs.root(), "large", &large_bytes(is_compressed)).unwrap();
     fs.setxattr(&CALLER, large, b"user.a", &[9; 6000], fstitch_core::XattrSetMode::Set).unwrap();
     let target = [b't'; 300];
     fs.symlink(&CALLER, fs.root(), b"long", &target).unwrap();
@@ -34,6 +38,10 @@ fn populated() -> Vec<u8> {
     fs.tmpfile(&CALLER, fs.root(), 0o600).unwrap();
     fs.sync().unwrap();
     device.image()
+}
+
+fn large_bytes(is_compressed: bool) -> Vec<u8> {
+    if is_compressed { text(700_000, 3) } else { vec![3; 700_000] }
 }
 
 fn block(image: &mut [u8], number: u64) -> Option<&mut [u8]> {
@@ -122,10 +130,15 @@ fn used(image: &[u8]) -> Vec<u64> {
 
 #[test]
 fn a_changed_bit_in_any_block_is_found() {
-    let image = populated();
+    a_changed_bit_is_found_in(&populated());
+    a_changed_bit_is_found_in(&populated_with(true));
+}
+
+fn a_changed_bit_is_found_in(image: &[u8]) {
+    let image = image.to_vec();
     assert_eq!(findings(image.clone()), 0);
     let used = used(&image);
-    assert!(used.len() > 200, "{}", used.len());
+    assert!(used.len() > 90, "{}", used.len());
     for number in used {
         let mut damaged = image.clone();
         block(&mut damaged, number).unwrap()[1234] ^= 4;
@@ -200,6 +213,81 @@ fn what_does_not_fit_together_is_found() {
         }
     }
     assert!(unseen.is_empty(), "{unseen:?}");
+}
+
+/// What a compressed cluster's references and bytes may not say, with right sums.
+#[test]
+fn clusters_that_are_none_are_found() {
+    let image = populated_with(true);
+    let device = Arc::new(MemDevice::from_image(4096, image.clone()));
+    let fs = mount_with(&device, Options { read_only: true, ..Options::default() }).unwrap();
+    let ino = fs.lookup(fs.root(), b"large").unwrap().attr.ino;
+    assert!(fs.getattr(ino).unwrap().blocks * 512 < 350_000, "it is compressed");
+    // The node above the file's first leaves: the one block of references whose first is a compressed cluster's.
+    let node = used(&image)
+        .into_iter()
+        .find(|&number| {
+            let at = usize::try_from(number).unwrap() * BLOCK;
+            let first = Ref::slot(&image[at..at + BLOCK], 0);
+            first.flags == 2 && first.extra > 0 && first.block < BLOCKS
+        })
+        .unwrap();
+    let at = usize::try_from(node).unwrap() * BLOCK;
+    let slot = |n: usize| Ref::slot(&image[at..at + BLOCK], n);
+    let count = slot(0).extra.div_ceil(4096) as usize;
+    assert!((2..12).contains(&count) && slot(count).is_none(), "{count}");
+    let planted: Vec<(&str, Vec<(usize, Ref)>)> = vec![
+        ("no length", vec![(0, Ref { extra: 0, ..slot(0) })]),
+        ("a length in fewer blocks", vec![(0, Ref { extra: 4096, ..slot(0) })]),
+        ("a length beyond the blocks", vec![(0, Ref { extra: 60_000, ..slot(0) })]),
+        ("a length beyond a cluster", vec![(0, Ref { extra: u32::MAX, ..slot(0) })]),
+        ("the frame without its end", vec![(0, Ref { extra: slot(0).extra - 1, ..slot(0) })]),
+        ("the first block alone is loose", vec![(0, Ref { flags: 0, extra: 0, ..slot(0) })]),
+        ("the second block alone is loose", vec![(1, Ref { flags: 0, ..slot(1) })]),
+        ("the second block says a length", vec![(1, Ref { extra: 1, ..slot(1) })]),
+        (
+            "blocks in another order",
+            vec![(0, Ref { extra: slot(0).extra, ..slot(1) }), (1, Ref { extra: 0, ..slot(0) })],
+        ),
+        ("a flag of no meaning", vec![(1, Ref { flags: 6, ..slot(1) })]),
+    ];
+    for (what, refs) in planted {
+        let mut damaged = image.clone();
+        for (n, reference) in refs {
+            reference.write(block(&mut damaged, node).unwrap(), n * 32);
+        }
+        believed(&mut damaged);
+        let device = Arc::new(MemDevice::from_image(4096, damaged.clone()));
+        let fs = mount_with(&device, Options { read_only: true, ..Options::default() }).unwrap();
+        let read = contents(&fs, ino);
+        assert!(matches!(read, Err(fstitch_core::Error::Corrupt(_))), "{what} was read");
+        assert!(findings(damaged) > 0, "{what}");
+    }
+    // One without the feature has no such blocks.
+    let mut damaged = image.clone();
+    let mut root = Root::find(&image).unwrap().unwrap();
+    root.incompat = 0;
+    block(&mut damaged, root.place()).unwrap().copy_from_slice(&root.encode());
+    assert!(findings(damaged) > 0);
+    // What a frame holds ends with the file.
+    let mut shorter = image;
+    let (leaf, byte) = used(&shorter)
+        .into_iter()
+        .find_map(|number| {
+            let at = usize::try_from(number).unwrap() * BLOCK;
+            let bytes = shorter[at..at + BLOCK].to_vec();
+            let slots = (0..16).map(|slot| slot * INODE_BYTES);
+            slots
+                .filter(|&from| {
+                    u64::from_le_bytes(bytes[from + 32..from + 40].try_into().unwrap()) == 700_000
+                })
+                .map(|from| (number, from + 32))
+                .next()
+        })
+        .unwrap();
+    block(&mut shorter, leaf).unwrap()[byte..byte + 8].copy_from_slice(&690_000_u64.to_le_bytes());
+    believed(&mut shorter);
+    assert!(findings(shorter) > 0, "a cluster behind the end");
 }
 
 /// Reads all that there is.
@@ -299,9 +387,10 @@ fn a_leaf_that_counts_wrong_is_damage() {
 #[test]
 fn damaged_images_do_not_panic() {
     let count: u64 = std::env::var("WAFFLE_IMAGES").ok().and_then(|text| text.parse().ok()).unwrap_or(250);
-    let image = populated();
-    let used = used(&image);
+    let images = [populated(), populated_with(true)];
+    let all_used = images.each_ref().map(|image| used(image));
     for number in 0..count {
+        let (image, used) = (&images[(number % 2) as usize], &all_used[(number % 2) as usize]);
         let mut seed = Seed::new(number);
         let mut pick = |below: usize| usize::try_from(seed.next_u64() % below as u64).unwrap();
         let mut damaged = image.clone();

@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails where it cannot go on")]
 
 mod clones;
+mod compressed;
 mod damage;
 mod full;
 mod rig;

@@ -14,6 +14,11 @@ pub const CALLER: Caller = Caller { uid: 0, gid: 0, tid: 1, umask: 0o022 };
 
 /// An empty volume of so many blocks.
 pub fn made(blocks: u64) -> Arc<MemDevice> {
+    made_with(blocks, false)
+}
+
+/// The same; its files may be compressed.
+pub fn made_with(blocks: u64, is_compressed: bool) -> Arc<MemDevice> {
     let device = Arc::new(MemDevice::from_image(4096, vec![0xee; usize::try_from(blocks).unwrap() * 4096]));
     let options = MkfsOptions {
         uuid: [1; 16],
@@ -22,6 +27,7 @@ pub fn made(blocks: u64) -> Arc<MemDevice> {
         now: Timestamp { secs: 1000, nanos: 0 },
         owner: (0, 0),
         blocks: None,
+        is_compressed,
     };
     mkfs(Arc::clone(&device) as Arc<dyn BlockDevice>, &options).unwrap();
     device
@@ -73,4 +79,16 @@ pub fn contents(fs: &Waffle, ino: InodeNo) -> Result<Vec<u8>> {
     let len = fs.read(ino, 0, &mut bytes)?;
     assert_eq!(len, bytes.len());
     Ok(bytes)
+}
+
+/// Bytes that compress to about a third.
+pub fn text(len: usize, number: u64) -> Vec<u8> {
+    let mut seed = fstitch_core::Seed::new(number);
+    (0..len).map(|_| b"aaaaeeio stn"[usize::try_from(seed.below(12)).unwrap()]).collect()
+}
+
+/// Bytes that do not compress.
+pub fn noise(len: usize, number: u64) -> Vec<u8> {
+    let mut seed = fstitch_core::Seed::new(number);
+    (0..len).map(|_| u8::try_from(seed.below(256)).unwrap()).collect()
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use fstitch_core::{Errno, FallocateMode, FileSystem, InodeNo, MemDevice, Seed, SetAttr};
 use fstitch_fs::waffle::Waffle;
 
-use crate::rig::{CALLER, contents, file, is_clean, made, mount, names};
+use crate::rig::{CALLER, contents, file, is_clean, made, made_with, mount, names, text};
 
 const BLOCK: u64 = 4096;
 
@@ -76,6 +76,7 @@ impl Run {
             (self.fs.root(), self.files[&source].clone())
         };
         let (at, into) = (self.below(4) * BLOCK, self.below(12) * BLOCK);
+        let (at, into) = if self.below(3) == 0 { (at << 4, (into / 5) << 4) } else { (at, into) };
         let len = if self.below(2) == 0 { 1 << 40 } else { 1 + self.below(40_000) };
         let source_ino = of(&self.fs, dir, &source);
         let done = self.fs.share(&CALLER, (source_ino, at), (target, into), len);
@@ -88,7 +89,14 @@ impl Run {
 
     fn step(&mut self, step: u64) {
         let (ino, name) = self.file();
-        match self.below(14) {
+        match self.below(15) {
+            14 => {
+                // Whole clusters, and what compresses less well.
+                let (at, len) = (self.below(3) << 16, self.index(100_000));
+                let bytes = text(len, step);
+                let done = self.fs.write(&CALLER, ino, at, &bytes).unwrap() as u64;
+                copy(&bytes, self.files.get_mut(&name).unwrap(), (0, at, done));
+            }
             0..=2 => {
                 let (at, len, byte) = (self.below(50_000), self.index(20_000), self.seed.below(256));
                 let bytes = vec![u8::try_from(byte).unwrap(); len];
@@ -138,8 +146,8 @@ impl Run {
 
 #[test]
 fn files_that_share_blocks_keep_their_contents() {
-    for number in 0..16 {
-        let device = made(4096);
+    for number in 0..24 {
+        let device = made_with(4096, number % 2 == 1);
         let fs = mount(&device);
         let empty = fs.statfs().unwrap().blocks_free;
         let mut files = Files::new();

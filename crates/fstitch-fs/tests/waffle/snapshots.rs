@@ -6,7 +6,7 @@ use std::sync::Arc;
 use fstitch_core::{Errno, FileKind, FileSystem, InodeNo, MemDevice, RenameMode, Seed, SetAttr};
 use fstitch_fs::waffle::{Options, Waffle};
 
-use crate::rig::{CALLER, contents, file, is_clean, made, mount, mount_with, names};
+use crate::rig::{CALLER, contents, file, is_clean, made, made_with, mount, mount_with, names, text};
 
 /// Everything below a directory: paths, modes, links, attributes, contents.
 pub type Tree = BTreeMap<Vec<u8>, (u16, u32, Vec<u8>, Vec<Vec<u8>>)>;
@@ -53,7 +53,8 @@ pub fn change(fs: &Waffle, seed: &mut Seed, count: u64) {
             0 | 1 => {
                 let len = usize::try_from(seed.below(40_000)).unwrap();
                 let byte = u8::try_from(seed.below(256)).unwrap();
-                file(fs, root, &name, &vec![byte; len]).map(drop)
+                let bytes = if byte % 2 == 0 { vec![byte; len] } else { text(2 * len, byte.into()) };
+                file(fs, root, &name, &bytes).map(drop)
             }
             2 => fs.unlink(&CALLER, root, name.as_bytes()),
             3 => fs.rename(&CALLER, (root, name.as_bytes()), (root, other.as_bytes()), RenameMode::Replace),
@@ -91,9 +92,9 @@ pub fn change(fs: &Waffle, seed: &mut Seed, count: u64) {
 
 #[test]
 fn snapshots_stay_as_they_were_made() {
-    for number in 0..12 {
+    for number in 0..16 {
         let mut seed = Seed::new(number);
-        let device = made(4096);
+        let device = made_with(4096, number % 2 == 1);
         let mut fs = mount(&device);
         let empty = fs.statfs().unwrap().blocks_free;
         let mut kept: BTreeMap<String, Tree> = BTreeMap::new();

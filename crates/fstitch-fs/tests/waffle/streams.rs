@@ -10,7 +10,7 @@ use fstitch_core::{
 };
 use fstitch_fs::waffle::{Options, Received, Waffle, receive};
 
-use crate::rig::{CALLER, file, is_clean, made, mount, mount_with};
+use crate::rig::{CALLER, file, is_clean, made, made_with, mount, mount_with};
 use crate::snapshots::{Tree, below, change, of_snapshot};
 
 fn send(fs: &Waffle, name: &str, base: Option<&str>) -> Vec<u8> {
@@ -40,10 +40,10 @@ fn holds(device: &Arc<MemDevice>, kept: &BTreeMap<String, Tree>, what: &str) {
 
 #[test]
 fn what_is_received_is_what_was_sent() {
-    for number in 0..8 {
+    for number in 0..12 {
         let mut seed = Seed::new(number);
         // The target has another size and another seed of names.
-        let (source, target) = (made(4096), made(8192));
+        let (source, target) = (made_with(4096, number % 2 == 1), made_with(8192, number % 3 == 1));
         let (mut sent, mut kept) = (BTreeMap::new(), BTreeMap::new());
         let mut base: Option<String> = None;
         for round in 0..14 {
@@ -247,7 +247,7 @@ fn what_long_files_lose_goes_on_the_other_side() {
 fn another_stream_comes_after_half_of_one() {
     for number in 0..6 {
         let mut seed = Seed::new(number);
-        let source = made(4096);
+        let source = made_with(4096, number % 2 == 1);
         let fs = mount(&source);
         change(&fs, &mut seed, 60);
         fs.make_snapshot(b"a").unwrap();

@@ -22,6 +22,14 @@ fn waffle_and_random_runs_on_every_kind_of_volume() {
     }
 }
 
+/// Clusters are packed and made loose while the power fails.
+#[test]
+fn waffle_and_compressed_files() {
+    for family in ["random", "writers", "db", "mail", "shares", "postmark", "editor", "brim"] {
+        lawful("waffle-shadow-z1", family, 12, 24);
+    }
+}
+
 #[test]
 fn waffle_under_applications_and_on_full_volumes() {
     for family in ["writers", "postmark", "mail", "editor", "db", "brim", "shares"] {
@@ -37,11 +45,11 @@ fn without_order_waffle_is_found_corrupt() {
 
 #[test]
 fn names_of_waffle_systems_are_read_again() {
-    for name in ["waffle-shadow", "waffle-shadow-k8192-o0-c256"] {
+    for name in ["waffle-shadow", "waffle-shadow-k8192-o0-c256", "waffle-shadow-z1"] {
         let system: WaffleSystem = name.parse().unwrap();
         assert_eq!(system.to_string(), name);
     }
-    for name in ["waffle-soft", "waffle", "waffle-shadow-k4", "waffle-shadow-z1"] {
+    for name in ["waffle-soft", "waffle", "waffle-shadow-k4", "waffle-shadow-z2"] {
         assert!(name.parse::<WaffleSystem>().is_err(), "{name}");
     }
     for name in ["ext2-shadow", "ufs2-shadow"] {

@@ -108,6 +108,9 @@ struct SystemArguments {
     /// The cache in KiB; small ones write while the workload runs
     #[arg(long, value_name = "KIB")]
     cache_size: Option<u32>,
+    /// What is written to files of waffle is compressed
+    #[arg(long)]
+    compressed: bool,
     /// The optimisations of the patch graph, as a number from 0 (none) to 15 (all)
     #[arg(long, value_name = "BITS")]
     optimizations: Option<u8>,
@@ -125,6 +128,9 @@ impl SystemArguments {
     }
 
     fn system(&self) -> Result<Arc<dyn System>> {
+        if self.compressed && self.fs != "waffle" {
+            return Err(usage("of these only waffle compresses files"));
+        }
         if self.fs.starts_with("ufs") {
             return self.ufs_system();
         }
@@ -161,13 +167,16 @@ impl SystemArguments {
         let of_blocks = self.block_size.is_some() || self.fragment_size.is_some();
         if of_ext || of_blocks || self.journal.is_some() || self.inode_size.is_some() || self.inodes.is_some()
         {
-            return Err(usage("of waffle only sizes of the volume and of the cache can be chosen"));
+            return Err(usage(
+                "of waffle only sizes of the volume and of the cache, and compression, can be chosen",
+            ));
         }
         let named: WaffleSystem = self.mechanism().parse().map_err(usage)?;
         let system = WaffleSystem {
             size_kib: self.size.unwrap_or(named.size_kib),
             cache_kib: self.cache_size.unwrap_or(named.cache_kib),
             combination: self.optimizations.unwrap_or(named.combination),
+            is_compressed: self.compressed,
             ..named
         };
         fstitch_systems::system(&system.to_string()).map_err(usage)

@@ -223,3 +223,42 @@ fn snapshots_are_sent_to_other_volumes() {
     assert_eq!(fs::read(mount.path().join("new")).unwrap(), b"new");
     mount.end();
 }
+
+/// `mkfs -E compress` for all of a volume, `chattr +c` and `-c` for parts of it; `fstitch cp` and streams carry the contents on.
+#[test]
+fn files_are_compressed_where_they_should_be() {
+    use std::os::unix::fs::MetadataExt;
+    let place = Place::new();
+    let (image, plain, at) = (place.text("a.img"), place.text("b.img"), place.text("at"));
+    fs::create_dir(place.at("at")).unwrap();
+    let text: String = (0..60_000).map(|n| format!("line {} of some text\n", n % 977)).collect();
+    fs::write(place.at("text"), &text).unwrap();
+    fstitch(&format!("mkfs waffle -q -E compress {image} 32M")).ok();
+    fstitch(&format!("mkfs waffle -q {plain} 32M")).ok();
+    fstitch(&format!("mkfs waffle -q -F -E strange {plain} 32M")).refused(2, "waffle has `compress`");
+    fstitch(&format!("cp {} {image}:/text", place.text("text"))).ok();
+    assert_eq!(fstitch(&format!("cat {image}:/text")).ok(), text);
+    let info = |image: &str| fstitch(&format!("info {image}")).ok();
+    assert!(info(&image).contains("zstd") && !info(&plain).contains("zstd"));
+    fstitch(&format!("snapshot create {image} one")).ok();
+    fstitch(&format!("fsck -fn {image}")).ok();
+    let Some(mount) = Mounted::new("", &plain, &at) else { return };
+    let of = |path: &std::path::Path| fs::metadata(path).unwrap().blocks() * 512;
+    fs::create_dir(mount.path().join("packed")).unwrap();
+    let chattr = |what: &str, name: &str| {
+        let done =
+            std::process::Command::new("chattr").arg(what).arg(mount.path().join(name)).status().unwrap();
+        assert!(done.success(), "chattr {what} {name}");
+    };
+    chattr("+c", "packed");
+    for name in ["packed/text", "text"] {
+        fs::write(mount.path().join(name), &text).unwrap();
+        fs::File::open(mount.path().join(name)).unwrap().sync_all().unwrap();
+    }
+    let (packed, loose) = (of(&mount.path().join("packed/text")), of(&mount.path().join("text")));
+    assert!(packed * 3 < loose && loose >= text.len() as u64, "{packed} and {loose} bytes");
+    assert_eq!(fs::read_to_string(mount.path().join("packed/text")).unwrap(), text);
+    drop(mount);
+    fstitch(&format!("fsck -fn {plain}")).ok();
+    assert_eq!(fstitch(&format!("cat {plain}:/packed/text")).ok(), text);
+}

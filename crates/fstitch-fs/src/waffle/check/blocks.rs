@@ -68,7 +68,9 @@ impl Blocks<'_> {
 
     fn follow(&mut self, at: At, key: Key, reference: Ref) -> Result<()> {
         let (obj, level, index) = key;
-        if let Some(problem) = reference.problem(self.state.data(), self.state.root.generation) {
+        let is_file = level == 0 && matches!(obj, Obj::Data(_)) && at.kind == BlockKind::Data;
+        let checked = if is_file && self.state.has_packed() { reference.unpacked() } else { reference };
+        if let Some(problem) = checked.problem(self.state.data(), self.state.root.generation) {
             damage(self.report, "reference", State::damaged(key, None, problem).to_string());
             return Ok(());
         }

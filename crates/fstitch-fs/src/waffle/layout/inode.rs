@@ -108,6 +108,11 @@ pub fn put_forks(bytes: &mut [u8], data: Fork, xattrs: Fork) {
     xattrs.root.write(bytes, 128);
 }
 
+/// It has so many leaves of contents.
+pub fn put_blocks(bytes: &mut [u8], blocks: u64) {
+    Le::put_u64(bytes, 40, blocks);
+}
+
 /// What an inode's bytes are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::large_enum_variant, reason = "it is looked at where it was made, and never kept")]

@@ -24,6 +24,10 @@ pub const BLOCKS_MIN: u64 = 128;
 pub const BLOCKS_MAX: u64 = 1 << 45;
 /// Blocks in a region: bits of a block.
 pub const REGION: u64 = BLOCK_BYTES * 8;
+/// Blocks of a cluster, which are compressed together.
+pub const CLUSTER: u64 = 16;
+/// Bytes of a cluster.
+pub const CLUSTER_BYTES: u64 = CLUSTER * BLOCK_BYTES;
 /// References in a node.
 pub const FAN: u64 = 128;
 /// The logarithm of that.

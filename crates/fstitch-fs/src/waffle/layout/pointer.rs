@@ -9,6 +9,8 @@ pub const REF_BYTES: usize = 32;
 
 /// The block may have more references than this one.
 pub const SHARED: u32 = 1;
+/// The block has a part of a compressed cluster.
+pub const PACKED: u32 = 2;
 /// Flags that this version knows without a feature.
 pub const KNOWN_FLAGS: u32 = SHARED;
 
@@ -23,7 +25,7 @@ pub struct Ref {
     pub sum: u64,
     /// Flags.
     pub flags: u32,
-    /// In the map: the free blocks of the region.
+    /// In the map: the free blocks of the region. In the first reference of a compressed cluster: bytes of its frame.
     pub extra: u32,
 }
 
@@ -35,6 +37,12 @@ impl Ref {
     #[must_use]
     pub const fn is_none(&self) -> bool {
         self.block == 0
+    }
+
+    /// The same without what only references to contents may say.
+    #[must_use]
+    pub const fn unpacked(self) -> Self {
+        Self { flags: self.flags & !PACKED, ..self }
     }
 
     /// The reference at byte `at`.

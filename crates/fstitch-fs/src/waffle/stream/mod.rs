@@ -27,8 +27,15 @@ mod tests {
     fn made() -> Arc<MemDevice> {
         let device = Arc::new(MemDevice::new(4096, 1024));
         let now = Timestamp::default();
-        let options =
-            MkfsOptions { uuid: [1; 16], label: Vec::new(), seed: 5, now, owner: (0, 0), blocks: None };
+        let options = MkfsOptions {
+            uuid: [1; 16],
+            label: Vec::new(),
+            seed: 5,
+            now,
+            owner: (0, 0),
+            blocks: None,
+            is_compressed: false,
+        };
         mkfs(Arc::clone(&device) as Arc<dyn BlockDevice>, &options).unwrap();
         device
     }

@@ -17,10 +17,13 @@ use fstitch_patch::CacheOptions;
 
 use super::frame::{Begin, Frame, Reader, damaged};
 use super::send::refuse;
-use crate::waffle::layout::inode::{INODE_BYTES, INODES_IN_BLOCK, Slot, clear_forks, place, put_forks};
+use crate::waffle::cluster::cluster_of;
+use crate::waffle::layout::inode::{
+    INODE_BYTES, INODES_IN_BLOCK, Slot, clear_forks, place, put_blocks, put_forks,
+};
 use crate::waffle::layout::pointer::Fork;
 use crate::waffle::layout::record::{INO_END, Record, Source, TreeKind, is_tree_name};
-use crate::waffle::layout::{BLOCK, FIRST_INO, NANOS_END, SIZE_MAX};
+use crate::waffle::layout::{BLOCK, CLUSTER, FIRST_INO, NANOS_END, SIZE_MAX};
 use crate::waffle::state::{Class, State};
 use crate::waffle::tree::Obj;
 use crate::waffle::{Options, Waffle};
@@ -225,11 +228,21 @@ impl State {
         match frame {
             Frame::Inodes { leaf, bytes } => self.take_inodes(*leaf, bytes),
             Frame::Cut { obj, from, to } => {
-                self.expect_used(*obj)?;
+                let kind = self.expect_used(*obj)?;
                 if from >= to {
                     return Err(damaged("a range that ends before it begins"));
                 }
-                self.cut(*obj, *from, *to).map(drop)
+                let Obj::Data(ino) = *obj else { return self.cut(*obj, *from, *to).map(drop) };
+                if kind == FileKind::Directory {
+                    return self.cut(*obj, *from, *to).map(drop);
+                }
+                for edge in [*from, *to] {
+                    if edge % CLUSTER != 0 && edge <= SIZE_MAX / BLOCK as u64 {
+                        self.loosen(ino, cluster_of(edge))?;
+                    }
+                }
+                let lost = self.cut(*obj, *from, *to)?;
+                self.change_inode(ino, |inode| inode.blocks = inode.blocks.saturating_sub(lost))
             }
             Frame::Leaf { obj, index, bytes } => self.take_leaf(*obj, *index, bytes),
             Frame::Begin(_) | Frame::End { .. } => Err(damaged("a frame where none can be")),
@@ -249,9 +262,12 @@ impl State {
                 slot.fill(0);
                 continue;
             }
-            // References of whoever made the stream lead nowhere here.
+            // References of whoever made the stream lead nowhere here, and how many blocks of contents there are is found by counting.
             clear_forks(slot);
             let new = Slot::decode(slot, ino)?;
+            if matches!(new, Slot::Used(new) if new.kind != FileKind::Directory) {
+                put_blocks(slot, 0);
+            }
             let Slot::Used(old) = self.slot(self.head, ino)? else { continue };
             match new {
                 // Leaves of a directory are nodes, those of others contents.
@@ -259,7 +275,12 @@ impl State {
                     self.cut(Obj::Data(ino), 0, u64::MAX)?;
                     put_forks(slot, Fork::default(), old.xattrs);
                 }
-                Slot::Used(_) => put_forks(slot, old.data, old.xattrs),
+                Slot::Used(new) => {
+                    put_forks(slot, old.data, old.xattrs);
+                    if new.kind != FileKind::Directory {
+                        put_blocks(slot, old.blocks);
+                    }
+                }
                 Slot::Free(_) => {
                     self.cut(Obj::Data(ino), 0, u64::MAX)?;
                     self.cut(Obj::Xattrs(ino), 0, u64::MAX)?;
@@ -290,11 +311,15 @@ impl State {
         }
         match obj {
             Obj::Data(ino) if kind != FileKind::Directory => {
+                self.loosen(ino, cluster_of(index))?;
+                self.clusters.loose.insert((ino, cluster_of(index)));
                 let old = self.leaf(self.head, obj, index)?;
                 let goal =
                     index.checked_sub(1).map(|before| self.leaf(self.head, obj, before)).transpose()?;
                 let mut goal = goal.map(|before| before.block + 1).filter(|&goal| goal > 1);
-                self.put_block(ino, index, old, BlockBuf::copy_of(&bytes[..]), &mut goal)
+                self.put_block(ino, index, old, BlockBuf::copy_of(&bytes[..]), &mut goal)?;
+                let added = u64::from(old.is_none());
+                self.change_inode(ino, |inode| inode.blocks = inode.blocks.saturating_add(added))
             }
             _ => {
                 self.touch(obj, 0, index)?.copy_from_slice(&bytes[..]);

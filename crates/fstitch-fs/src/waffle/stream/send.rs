@@ -3,14 +3,16 @@
 use std::io::Write;
 use std::sync::Arc;
 
+use fstitch_core::num::{to_u64, to_usize};
 use fstitch_core::{BlockBuf, BlockKind, Errno, Error, FileKind, Result};
 
 use super::frame::{Begin, Frame, Writer};
 use crate::waffle::Waffle;
+use crate::waffle::cluster::cluster_of;
 use crate::waffle::layout::inode::{INODE_BYTES, INODES_IN_BLOCK, Inode, Slot, clear_forks, place};
-use crate::waffle::layout::pointer::{Fork, Ref, slot_of, span};
+use crate::waffle::layout::pointer::{Fork, PACKED, Ref, slot_of, span};
 use crate::waffle::layout::record::{Record, Source, TreeKind};
-use crate::waffle::layout::{BLOCK, FAN};
+use crate::waffle::layout::{BLOCK, CLUSTER, FAN};
 use crate::waffle::state::State;
 use crate::waffle::tree::{Key, Obj};
 
@@ -107,7 +109,8 @@ impl Sending<'_> {
         if pair.old == pair.new {
             return Ok(());
         }
-        let level = pair.old.height.max(pair.new.height);
+        // A cluster that is compressed to one block may be all that a fork has: it is looked at from above.
+        let level = pair.old.height.max(pair.new.height).max(1);
         let top = |fork: Fork| if fork.height == level { Part::At(fork.root) } else { Part::Above };
         self.below(pair, (level, 0), (top(pair.old), top(pair.new)))
     }
@@ -128,7 +131,8 @@ impl Sending<'_> {
 
     fn below(&mut self, pair: Pair, (level, index): (u8, u64), (old, new): (Part, Part)) -> Result<()> {
         let is_nothing = |part: Part| part == Part::None || part == Part::At(Ref::NONE);
-        if old == new || is_nothing(old) && is_nothing(new) {
+        let is_same = old == new && new != Part::Above;
+        if is_same || is_nothing(old) && is_nothing(new) {
             return Ok(());
         }
         if is_nothing(new) {
@@ -139,13 +143,62 @@ impl Sending<'_> {
             let old = if let Part::At(old) = old { old } else { Ref::NONE };
             return self.leaf(pair, index, old, reference);
         }
+        let mut parts = Vec::with_capacity(to_usize(FAN));
         for slot in 0..FAN {
-            let child = index * FAN + slot;
-            let at = (level - 1, child);
-            let parts = (self.part(pair.obj, pair.old, old, at)?, self.part(pair.obj, pair.new, new, at)?);
-            self.below(pair, at, parts)?;
+            let at = (level - 1, index * FAN + slot);
+            parts.push((self.part(pair.obj, pair.old, old, at)?, self.part(pair.obj, pair.new, new, at)?));
+        }
+        for (parts, first) in parts.chunks(to_usize(CLUSTER)).zip((index * FAN..).step_by(to_usize(CLUSTER)))
+        {
+            let is_packed = |part: Part| matches!(part, Part::At(reference) if reference.flags & PACKED != 0);
+            let is_contents = level == 1 && pair.kind == BlockKind::Data;
+            if is_contents && parts.iter().any(|&(old, new)| is_packed(old) || is_packed(new)) {
+                self.cluster(pair, first, parts)?;
+                continue;
+            }
+            for (&parts, child) in parts.iter().zip(first..) {
+                self.below(pair, (level - 1, child), parts)?;
+            }
         }
         Ok(())
+    }
+
+    /// A cluster that is compressed in one of the two: it is sent as it is not.
+    fn cluster(&mut self, pair: Pair, first: u64, parts: &[(Part, Part)]) -> Result<()> {
+        if parts.iter().all(|(old, new)| old == new) {
+            return Ok(());
+        }
+        let Obj::Data(ino) = pair.obj else { return Ok(()) };
+        let mut refs = [Ref::NONE; CLUSTER as usize];
+        for (reference, (_, new)) in refs.iter_mut().zip(parts) {
+            *reference = if let Part::At(new) = new { *new } else { Ref::NONE };
+        }
+        let plain = self.fs.share().state.unpacked(ino, cluster_of(first), &refs)?;
+        let Some(plain) = plain else {
+            // All of it, for whoever has it compressed has other leaves.
+            for (reference, index) in refs.into_iter().zip(first..) {
+                match reference.is_none() {
+                    true => self.gone(pair.obj, 0, index)?,
+                    false => self.leaf(pair, index, Ref::NONE, reference)?,
+                }
+            }
+            return Ok(());
+        };
+        for (bytes, index) in plain.chunks(BLOCK).zip(first..) {
+            let mut copy: Box<[u8; BLOCK]> = Box::new([0; BLOCK]);
+            copy.copy_from_slice(bytes);
+            self.contents(pair.obj, index, copy)?;
+        }
+        for index in first + to_u64(plain.len() / BLOCK)..first + CLUSTER {
+            self.gone(pair.obj, 0, index)?;
+        }
+        Ok(())
+    }
+
+    fn contents(&mut self, obj: Obj, index: u64, bytes: Box<[u8; BLOCK]>) -> Result<()> {
+        self.leaves += 1;
+        (self.progress)(super::frame::bytes_of(self.leaves));
+        self.writer.put(&Frame::Leaf { obj, index, bytes })
     }
 
     /// The second tree has nothing below a node.
@@ -167,11 +220,11 @@ impl Sending<'_> {
         let bytes = self.load(new, key, pair.kind)?;
         let mut copy: Box<[u8; BLOCK]> = Box::new([0; BLOCK]);
         copy.copy_from_slice(&bytes);
+        if pair.obj != Obj::Inodes {
+            return self.contents(pair.obj, index, copy);
+        }
         self.leaves += 1;
         (self.progress)(super::frame::bytes_of(self.leaves));
-        if pair.obj != Obj::Inodes {
-            return self.writer.put(&Frame::Leaf { obj: pair.obj, index, bytes: copy });
-        }
         let before = if old.is_none() { None } else { Some(self.load(old, key, pair.kind)?) };
         for slot in copy.chunks_exact_mut(INODE_BYTES) {
             clear_forks(slot);
