@@ -263,13 +263,17 @@ fn clusters_that_are_none_are_found() {
         assert!(matches!(read, Err(fstitch_core::Error::Corrupt(_))), "{what} was read");
         assert!(findings(damaged) > 0, "{what}");
     }
-    // One without the feature has no such blocks.
+}
+
+/// A volume without the feature has no such blocks, and what a frame holds ends with the file.
+#[test]
+fn clusters_that_cannot_be_are_found() {
+    let image = populated_with(true);
     let mut damaged = image.clone();
     let mut root = Root::find(&image).unwrap().unwrap();
     root.incompat = 0;
     block(&mut damaged, root.place()).unwrap().copy_from_slice(&root.encode());
     assert!(findings(damaged) > 0);
-    // What a frame holds ends with the file.
     let mut shorter = image;
     let (leaf, byte) = used(&shorter)
         .into_iter()
