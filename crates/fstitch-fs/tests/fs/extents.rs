@@ -512,3 +512,34 @@ fn a_file_is_a_few_extents_however_it_is_appended_to() {
     fs.unmount().unwrap();
     medium.judge();
 }
+
+/// A map with as many extents as an inode holds has no place for the second part of one that a hole cuts in two: it gets a node.
+#[test]
+fn a_hole_in_an_extent_of_a_full_inode_takes_a_node() {
+    let Some(medium) = ExtentMedium::new(1024, cache_options(64 << 20, 15), Consistency::Ordered) else {
+        return;
+    };
+    let fs = medium.opened();
+    let ino = create(&fs, "a");
+    let mut bytes = vec![0; 160 << 10];
+    for piece in 0..4_u8 {
+        let at = usize::from(piece) * (40 << 10);
+        bytes[at..at + (20 << 10)].fill(piece + 1);
+        fs.write(&CALLER, ino, at as u64, &vec![piece + 1; 20 << 10]).unwrap();
+    }
+    bytes.truncate((120 << 10) + (20 << 10));
+    fs.sync().unwrap();
+    let blocks = |fs: &Uhfs<Ext2>| fs.walk(b"a").unwrap().attr.blocks;
+    assert_eq!(blocks(&fs), 2 * 80, "no node");
+    for piece in 0..4 {
+        let at = piece * (40 << 10) + (8 << 10);
+        fs.fallocate(&CALLER, ino, at as u64, 4 << 10, FallocateMode::PunchHole).unwrap();
+        bytes[at..at + (4 << 10)].fill(0);
+        assert_eq!(blocks(&fs), 2 * (80 - 4 * (piece as u64 + 1)) + 2, "and one node");
+    }
+    let mut read = vec![9; bytes.len()];
+    assert_eq!(fs.read(ino, 0, &mut read).unwrap(), bytes.len());
+    assert!(read == bytes);
+    fs.unmount().unwrap();
+    medium.judge();
+}
