@@ -36,6 +36,7 @@ mod options;
 mod partitions;
 mod plan;
 mod ring;
+mod stripe;
 mod sys;
 mod users;
 
@@ -43,4 +44,5 @@ pub use disk::{FileDisk, probe};
 pub use memory::available_memory;
 pub use options::{Direct, DiskOptions, Uring};
 pub use partitions::{TableEntry, partitions};
+pub use stripe::{STRIPE_DATA, STRIPE_DISKS_MAX, STRIPE_LABEL, STRIPE_UNITS, Stripe, StripeLabel};
 pub use sys::enter_idle_class;

@@ -46,14 +46,24 @@ pub fn run(arguments: &Arguments) -> Result<Outcome> {
     let external = open_external(arguments.volume.journal.as_deref(), block_size, Access::ReadOnly)?;
     let external = external.as_ref().map(|disk| -> &dyn BlockDevice { disk });
     let described = format.describe(disk, external, arguments.groups).with_context(|| image.clone())?;
+    let stripe = crate::disks::stripe::described(&arguments.image);
     let policy = opened.kept.as_ref().map(|kept| kept.shepherd().policy().description.as_str());
     if arguments.json {
         let mut shown = Map::from_iter([("image".to_owned(), Value::from(image))]);
         shown.extend(described.values);
         shown.insert("policy".to_owned(), policy.map_or(Value::Null, Value::from));
+        if let Some((disks, unit)) = stripe {
+            shown.insert("stripe_disks".to_owned(), disks.into());
+            shown.insert("stripe_unit_bytes".to_owned(), unit.into());
+        }
         json(&shown)?;
     } else {
-        text(&lines(&image, &described, policy)?)?;
+        let mut shown = lines(&image, &described, policy)?;
+        if let Some((disks, unit)) = stripe {
+            let unit = crate::size::show(u64::from(unit));
+            writeln!(shown, "  {:<20} {disks} disks, in units of {unit}", "stripe")?;
+        }
+        text(&shown)?;
     }
     Ok(Outcome::SUCCESS)
 }

@@ -267,6 +267,9 @@ fn below(
     let name = || image.display().to_string();
     if disks::is_several(image) {
         ensure!(offset == 0, "{}: a volume on several disks starts where they do, not at an offset", name());
+        if disks::stripe::is_one(image) {
+            return striped(image, access, direct);
+        }
         let (kept, counted) = array(image, access, direct, hook)?;
         let found = probe::on_device(&*kept.device()).with_context(name)?;
         kept.judge_by(found.format).with_context(name)?;
@@ -276,6 +279,19 @@ fn below(
         return Ok(Below { raw, counted, kept: Some(kept), format, is_shared, alone: None });
     }
     on_one_disk(image, (offset, access, direct), hook)
+}
+
+/// The same of a stripe, whose volume follows no policy.
+fn striped(image: &Path, access: Access, direct: Direct) -> Result<Below> {
+    let name = || image.display().to_string();
+    let stripe = disks::stripe::open(image, access, direct)?;
+    let Found { format, is_shared, .. } = probe::on_device(&stripe).with_context(name)?;
+    ensure!(!is_shared || access == Access::ReadOnly, "{}: {SHARED_BY_DISKS}", name());
+    let counted = Arc::new(StatsDevice::new(stripe));
+    let raw: Arc<dyn BlockDevice> = Arc::clone(&counted) as _;
+    let kept = shepherd::over(&raw, format, access, (&name(), None)).with_context(name)?;
+    ensure!(kept.is_none(), "{}: a volume on a stripe follows no policy", name());
+    Ok(Below { raw, counted, kept, format, is_shared, alone: None })
 }
 
 /// The same on one disk. What is lost there by which the maps of its policy would be found may be in those maps.

@@ -34,8 +34,9 @@ const GPT: &str = "a partition table (GPT)";
 const BOOT: &str = "a partition table or boot sector";
 
 /// Signatures of things that must not be overwritten unasked, and that no repair may touch.
-const SIGNATURES: [Known; 33] = [
+const SIGNATURES: [Known; 34] = [
     known(0, b"FSLDISK\0", "a logical disk"),
+    wrapped(0, b"FSSTRIPE", "a disk of a stripe", "name all of its disks, with commas between them"),
     wrapped(0, b"FSDK", "a disk of an array", "name all of its disks, with commas between them"),
     known(0, b"XFSB", "an XFS volume"),
     known(65_600, b"_BHRfS_M", "a Btrfs volume"),
@@ -165,6 +166,22 @@ impl std::fmt::Display for Nothing {
 }
 
 impl std::error::Error for Nothing {}
+
+/// Bytes of a block of the volume that a device begins with, if there is one.
+pub fn block_size_of(device: &dyn BlockDevice) -> Option<u32> {
+    let geometry = device.geometry();
+    let size = to_usize(geometry.block_size);
+    let count = u64::try_from(PROBE_LEN.div_ceil(size)).ok()?.min(geometry.block_count);
+    let mut head = vec![0; to_usize(count) * size];
+    for (block, data) in (0..).map(BlockNo).zip(head.chunks_exact_mut(size)) {
+        // What follows need not be readable to know what this is.
+        let _ = device.read(&mut [BlockRead { block, kind: BlockKind::Superblock, data }]);
+    }
+    match fstitch_formats::probe(&head) {
+        Some((_, Ok(block_size))) => Some(block_size),
+        _ => None,
+    }
+}
 
 /// The volume at the first block of a device that has one of several disks.
 pub fn on_device(device: &dyn BlockDevice) -> Result<Found> {

@@ -13,6 +13,7 @@ mod names;
 mod open;
 mod rebuild;
 mod shown;
+pub mod stripe;
 
 pub use change::Change;
 pub use names::{canonical, is_missing, is_several, names, same};

@@ -293,8 +293,11 @@ pub fn block_size_of(path: &Path) -> Option<u32> {
     Some(find(&start)?.1.block_size)
 }
 
-/// What to say of one medium that is a disk of an array, if it is: the others were not named.
+/// What to say of one medium that is a disk of an array or a stripe, if it is: the others were not named.
 pub fn alone(path: &Path) -> Option<anyhow::Error> {
+    if let Some(error) = super::stripe::alone(path) {
+        return Some(error);
+    }
     let start = fstitch_disk::probe(path, 0, LABELS_LEN).ok()?;
     let (disk, label) = find(&start)?;
     let name = path.to_path_buf();

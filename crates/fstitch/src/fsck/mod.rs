@@ -360,12 +360,18 @@ fn may_be_shared(disk: &dyn BlockDevice, found: Option<&probe::Found>) -> Result
 
 /// The volume on several disks. What it is may be too damaged to tell: then there may be copies of its superblock.
 fn on_disks(arguments: &Arguments, access: Access) -> Result<(Checked, Result<probe::Found, probe::Other>)> {
-    let (kept, _) = open::array(&arguments.image, access, Direct::Auto, None)?;
-    let device = kept.device();
-    let found = probe::on_device(&*device).map_err(|error| probe::Other {
+    let other = |error: anyhow::Error| probe::Other {
         text: format!("{}: {}", arguments.image.display(), crate::output::reasons(&error)),
         certain: false,
-    });
+    };
+    if disks::stripe::is_one(&arguments.image) {
+        let stripe = disks::stripe::open(&arguments.image, access, Direct::Auto)?;
+        let found = probe::on_device(&stripe).map_err(other);
+        return Ok((Checked::Plain { device: Arc::new(stripe), claim: None }, found));
+    }
+    let (kept, _) = open::array(&arguments.image, access, Direct::Auto, None)?;
+    let device = kept.device();
+    let found = probe::on_device(&*device).map_err(other);
     if let Ok(found) = &found {
         kept.judge_by(found.format)?;
     }

@@ -31,8 +31,8 @@ pub(super) fn make(wanted: &Wanted) -> Result<Outcome> {
     let mut asked = asked(wanted)?;
     let policy = common.policy.as_deref().ok_or_else(|| {
         usage(format!(
-            "{}: a volume on several disks needs --policy, which says what is on which of them: `d-graid`, or what `fstitch policy list` has for \
-             several disks",
+            "{}: a volume on several disks needs --stripe, or --policy, which says what is on which of them: `d-graid`, or what `fstitch policy \
+             list` has for several disks",
             common.image.display()
         ))
     })?;
@@ -74,6 +74,12 @@ fn refuse(wanted: &Wanted, disks: &[PathBuf]) -> Result<()> {
             return Err(usage(format!("{image} is a volume on several disks: {what}")));
         }
     }
+    refuse_names(common, disks)
+}
+
+/// Names of disks that a new volume cannot be on.
+pub(super) fn refuse_names(common: &Common, disks: &[PathBuf]) -> Result<()> {
+    let image = common.image.display();
     for (no, disk) in disks.iter().enumerate() {
         ensure!(!disk.as_os_str().is_empty(), "{image}: there is nothing between two commas");
         ensure!(!is_missing(disk), "{image}: a new array has all of its disks");
@@ -84,7 +90,7 @@ fn refuse(wanted: &Wanted, disks: &[PathBuf]) -> Result<()> {
 }
 
 /// Creates the disks, or makes sure that they hold nothing of value.
-fn prepare(common: &Common, disks: &[PathBuf], kind: &str) -> Result<Vec<Prepared>> {
+pub(super) fn prepare(common: &Common, disks: &[PathBuf], kind: &str) -> Result<Vec<Prepared>> {
     let unit = u64::from(common.block_size.unwrap_or(1024));
     let size =
         common.size.as_deref().map(|size| crate::size::volume(size, unit)).transpose().map_err(usage)?;

@@ -4,6 +4,7 @@ mod array;
 pub mod device;
 mod fill;
 mod journal;
+mod stripe;
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -13,7 +14,7 @@ use anyhow::{Context, Result, bail, ensure};
 use clap::builder::TypedValueParser;
 use clap::{Arg, ArgAction, ArgMatches, Args as _, Command};
 use fstitch_core::Error;
-use fstitch_disk::{DiskOptions, FileDisk};
+use fstitch_disk::{DiskOptions, FileDisk, STRIPE_UNITS};
 use fstitch_formats::make::{self, Asked, Fresh, Made, Making, Word, WordKind};
 use fstitch_formats::show::parse_uuid;
 use fstitch_formats::{FORMATS, Format};
@@ -71,6 +72,17 @@ struct Common {
     /// What is done when the disk fails: the name of a policy that comes with the program (`fstitch policy list`), or a file
     #[arg(long, value_name = "NAME|FILE")]
     policy: Option<String>,
+    /// The volume goes around several disks in units of this size: it is as fast as all of them, and lost when one of them is
+    #[arg(
+        long,
+        value_name = "UNIT",
+        num_args = 0..=1,
+        default_missing_value = "64K",
+        require_equals = true,
+        conflicts_with = "policy",
+        value_parser = stripe_unit
+    )]
+    stripe: Option<u32>,
     /// With --policy: blocks for copies and for what is moved, instead of what suits the volume
     #[arg(long, value_name = "BLOCKS", requires = "policy")]
     spares: Option<u64>,
@@ -87,7 +99,7 @@ struct Common {
     #[arg(long)]
     json: bool,
     /// The image file or block device; a file is created if a size is given. Several disks, with commas between them, are one volume: with
-    /// --policy
+    /// --policy or --stripe
     #[arg(value_name = "IMAGE")]
     image: PathBuf,
     /// Size of the volume, or of each of several disks, such as 64M or 2G; without a unit it counts blocks, with `s` sectors of 512 bytes
@@ -204,6 +216,15 @@ fn asked_journal(text: &str) -> Result<AskedJournal, String> {
     crate::size::bytes(size).map(AskedJournal::Bytes)
 }
 
+/// Bytes of a stripe's unit.
+fn stripe_unit(text: &str) -> Result<u32, String> {
+    let [least, _, most] = STRIPE_UNITS;
+    match u32::try_from(crate::size::bytes(text)?) {
+        Ok(unit) if unit.is_power_of_two() && (least..=most).contains(&unit) => Ok(unit),
+        _ => Err("a power of two from 4K to 64M is possible".to_owned()),
+    }
+}
+
 fn asked_block_size(text: &str) -> Result<u32, String> {
     match text.parse() {
         Ok(bytes @ 1024..=65536) if u32::is_power_of_two(bytes) => Ok(bytes),
@@ -214,8 +235,14 @@ fn asked_block_size(text: &str) -> Result<u32, String> {
 /// Makes a volume, with the journal that was asked for, else with what goes with its kind.
 fn make(wanted: &Wanted) -> Result<Outcome> {
     let common = &wanted.common;
-    if crate::disks::is_several(&common.image) {
-        return array::make(wanted);
+    match (crate::disks::is_several(&common.image), common.stripe) {
+        (true, Some(unit)) => return stripe::make(wanted, unit),
+        (true, None) => return array::make(wanted),
+        (false, Some(_)) => {
+            let image = common.image.display();
+            return Err(usage(format!("{image}: a stripe has several disks, with commas between them")));
+        }
+        (false, None) => {}
     }
     let mut asked = asked(wanted)?;
     let device = match &common.journal {

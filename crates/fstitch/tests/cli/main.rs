@@ -34,6 +34,7 @@ mod shepherd;
 mod shutdown;
 mod snapshots;
 mod stack;
+mod stripe;
 mod ufs;
 mod unprivileged;
 mod usage;

@@ -201,7 +201,7 @@ impl Checker<'_> {
                     (None, Some(offset)) => Part::From(self.value(offset, crate::size::bytes)?),
                     (None, None) => Part::From(0),
                 };
-                Ok(Place::Medium { path: self.source.resolve(path.get_ref()), part })
+                Ok(Place::Medium { path: self.source.resolve_image(path.get_ref()), part })
             }
             (None, Some(volume), Some(file)) => {
                 if partition.is_some() || offset.is_some() {

@@ -104,6 +104,19 @@ impl Source {
     }
 }
 
+impl Source {
+    /// The same of an image, which may be several disks with commas between them.
+    pub fn resolve_image(&self, text: &str) -> PathBuf {
+        let one = self.resolve(text);
+        if !text.contains(',') || one.symlink_metadata().is_ok() {
+            return one;
+        }
+        let each: Vec<PathBuf> = text.split(',').map(|name| self.resolve(name)).collect();
+        let words: Vec<&std::ffi::OsStr> = each.iter().map(|name| name.as_os_str()).collect();
+        PathBuf::from(words.join(std::ffi::OsStr::new(",")))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -130,5 +143,6 @@ mod tests {
         assert_eq!(source.resolve("b/c.img"), Path::new("/stacks/b/c.img"));
         assert_eq!(source.resolve("/d.img"), Path::new("/d.img"));
         assert_eq!(source.resolve("./b/"), Path::new("/stacks/b"));
+        assert_eq!(source.resolve_image("a.img,../b.img"), Path::new("/stacks/a.img,/stacks/../b.img"));
     }
 }

@@ -12,7 +12,6 @@ use fstitch_core::{
     BlockDevice, BlockNo, BlockRead, BlockWrite, Error, FileKind, FileSystem, Geometry, IoOp, Overlay,
     SystemClock,
 };
-use fstitch_disk::DiskOptions;
 use fstitch_formats as formats;
 use fstitch_formats::{Cached, Format, OwnJournal};
 use fstitch_fs::arrange::{Arrangement, Chosen};
@@ -56,14 +55,7 @@ pub fn planned(plan: &Plan) -> Result<StackStatus> {
 fn media(plan: &Plan) -> Result<Vec<Option<Arc<dyn BlockDevice>>>> {
     let open = |(device, extent): (&super::check::Device, &Option<super::settle::Extent>)| {
         let Some(extent) = extent else { return Ok(None) };
-        let options = DiskOptions {
-            block_size: plan.block_size,
-            offset: extent.start,
-            size: extent.len,
-            read_only: true,
-            ..DiskOptions::default()
-        };
-        let disk = crate::open::disk(&extent.path, &options);
+        let disk = extent.open(plan.block_size, true);
         let disk = disk.with_context(|| format!("device `{}`", device.name))?;
         Ok(Some(Arc::new(Overlay::new(disk)) as _))
     };

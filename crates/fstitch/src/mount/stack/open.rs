@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow, bail};
 use fstitch_core::{BlockDevice, BlockNo, Concat, Errno, Error, StatsDevice, SystemClock};
-use fstitch_disk::DiskOptions;
 use fstitch_formats as formats;
 use fstitch_formats::Format;
 use fstitch_fs::arrange::Arrangement;
@@ -89,16 +88,8 @@ fn media(plan: &Plan) -> Result<Media> {
             blocks.push(None);
             continue;
         };
-        let options = DiskOptions {
-            block_size: plan.block_size,
-            offset: extent.start,
-            size: extent.len,
-            read_only: plan.stack.is_read_only(number),
-            ..DiskOptions::default()
-        };
-        let disk =
-            crate::open::disk(&extent.path, &options).with_context(|| format!("device `{}`", device.name))?;
-        let disk: Arc<dyn BlockDevice> = Arc::new(disk);
+        let disk = extent.open(plan.block_size, plan.stack.is_read_only(number));
+        let disk = disk.with_context(|| format!("device `{}`", device.name))?;
         let count = disk.geometry().block_count;
         let placement = Arc::new(Linear { first: BlockNo(first), count });
         blocks.push(Some(Blocks { device: Arc::clone(&disk), placement }));

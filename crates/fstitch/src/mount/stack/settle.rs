@@ -2,11 +2,15 @@
 
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::{Context, Result, bail, ensure};
+use fstitch_core::BlockDevice;
+use fstitch_disk::{Direct, DiskOptions};
 
 use super::check::{Part, Place, Stack};
 use crate::mount::settle_mountpoint;
+use crate::open::Access;
 
 /// A stack that can be mounted, as far as can be seen from outside.
 #[derive(Clone, Debug)]
@@ -31,6 +35,36 @@ pub struct Extent {
 }
 
 impl Extent {
+    /// Bytes of a block of the volume that is there.
+    fn block_size(&self) -> Result<u32> {
+        if crate::disks::is_several(&self.path) {
+            let stripe = crate::disks::stripe::open(&self.path, Access::ReadOnly, Direct::Never)?;
+            return Ok(crate::probe::on_device(&stripe)?.block_size);
+        }
+        Ok(crate::probe::volume(&self.path, self.start)?.block_size)
+    }
+
+    /// Opens it with blocks of so many bytes.
+    pub fn open(&self, block_size: u32, read_only: bool) -> Result<Arc<dyn BlockDevice>> {
+        if crate::disks::is_several(&self.path) {
+            let access = if read_only { Access::ReadOnly } else { Access::ReadWrite };
+            return Ok(Arc::new(crate::disks::stripe::open_as(
+                &self.path,
+                block_size,
+                access,
+                Direct::Auto,
+            )?));
+        }
+        let options = DiskOptions {
+            block_size,
+            offset: self.start,
+            size: self.len,
+            read_only,
+            ..DiskOptions::default()
+        };
+        Ok(Arc::new(crate::open::disk(&self.path, &options)?))
+    }
+
     fn overlaps(&self, other: &Self) -> bool {
         let end = |extent: &Self| extent.len.map_or(u64::MAX, |len| extent.start.saturating_add(len));
         self.start < end(other) && other.start < end(self)
@@ -52,7 +86,14 @@ fn extents(stack: &Stack) -> Result<Vec<Option<Extent>>> {
     let extent = |place: &Place| match place {
         Place::File { .. } => Ok(None),
         Place::Medium { path, part } => {
-            let path = path.canonicalize().with_context(|| format!("{}", path.display()))?;
+            let path = crate::disks::canonical(path)?;
+            if crate::disks::is_several(&path) {
+                ensure!(
+                    crate::disks::stripe::is_one(&path) && *part == Part::From(0),
+                    "{}: several disks in a stack are a stripe, from its start (`fstitch mkfs --stripe`)",
+                    path.display()
+                );
+            }
             let (start, len) = match part {
                 Part::From(start) => (*start, None),
                 Part::Partition(number) => {
@@ -79,21 +120,23 @@ fn refuse_shared(stack: &Stack, extents: &[Option<Extent>]) -> Result<()> {
     let mut seen: Vec<(&str, (bool, u64, u64), &Extent)> = Vec::new();
     for (device, extent) in stack.devices.iter().zip(extents) {
         let Some(extent) = extent else { continue };
-        let found = identity(&extent.path)?;
-        for (other, identity, known) in &seen {
-            if *identity != found {
-                continue;
+        for medium in crate::disks::names(&extent.path) {
+            let found = identity(&medium)?;
+            for (other, identity, known) in &seen {
+                if *identity != found {
+                    continue;
+                }
+                let (name, path) = (&device.name, medium.display());
+                ensure!(!known.overlaps(extent), "devices `{other}` and `{name}` share blocks of {path}");
+                let is_device = found.0;
+                ensure!(
+                    !is_device,
+                    "devices `{other}` and `{name}` are parts of the block device {path}, which can be claimed once: \
+                     name the partitions' own devices"
+                );
             }
-            let (name, path) = (&device.name, extent.path.display());
-            ensure!(!known.overlaps(extent), "devices `{other}` and `{name}` share blocks of {path}");
-            let is_device = found.0;
-            ensure!(
-                !is_device,
-                "devices `{other}` and `{name}` are parts of the block device {path}, which can be claimed once: \
-                 name the partitions' own devices"
-            );
+            seen.push((&device.name, found, extent));
         }
-        seen.push((&device.name, found, extent));
     }
     Ok(())
 }
@@ -104,9 +147,7 @@ fn block_size(stack: &Stack, extents: &[Option<Extent>]) -> Result<u32> {
     for (device, extent) in stack.devices.iter().zip(extents) {
         let Some(extent) = extent else { continue };
         let name = device.name.as_str();
-        let size = crate::probe::volume(&extent.path, extent.start)
-            .with_context(|| format!("device `{name}`"))?
-            .block_size;
+        let size = extent.block_size().with_context(|| format!("device `{name}`"))?;
         match first {
             Some((other, expected)) if expected != size => bail!(
                 "device `{name}` has blocks of {size} bytes and device `{other}` of {expected}: in a stack all are of \
