@@ -5,6 +5,7 @@
 
 mod kinds;
 mod peculiar;
+mod torn;
 mod ufs;
 mod waffle;
 
