@@ -83,8 +83,9 @@ const EXT4_TESTS: &Tests = &[
     ("fstitch-fs", "check", "ext4"),
     ("fstitch-fs", "check", "mkfs4"),
     ("fstitch-fs", "fs", "extents"),
-    ("fstitch-fs", "ext4", ""),
     ("fstitch-systems", "lab", "ext4"),
+    ("fstitch-systems", "lab", "no_extent_of_a_node"),
+    ("fstitch-fs", "ext4", ""),
 ];
 
 const UFS_MUTANTS: &str = "crates/fstitch-fs/tests/ufs-mutants.txt";
