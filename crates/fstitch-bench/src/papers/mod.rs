@@ -55,7 +55,7 @@ pub use self::bpfs::bpfs_in_memory;
 pub use self::lld::child as large_logical_disk;
 
 /// The tables that are measured, with names for those who wait and for those who choose.
-const MEASURED: [(&str, Make); 24] = [
+const MEASURED: [(&str, Make); 25] = [
     ("patches per block", counts::table),
     ("cost per operation", scale::operations),
     ("cost by size of the volume", scale::volumes),
@@ -64,6 +64,7 @@ const MEASURED: [(&str, Make); 24] = [
     ("ufs small files", small::table),
     ("waffle snapshots", shadow::snapshots),
     ("waffle overwrites", shadow::overwrites),
+    ("waffle compression", shadow::compression),
     ("optimisations", optimizations::table),
     ("files by size", files::table),
     ("PostMark as configured in 2000", files::mail),

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use fstitch_core::num::to_u64;
 use fstitch_core::{FileSystem, SystemClock};
 use fstitch_fs::uhfs::AtimePolicy;
 use fstitch_fs::waffle::mkfs::{MkfsOptions, mkfs};
@@ -31,6 +32,14 @@ struct Volume {
 
 impl Volume {
     fn new(setting: &Setting<'_>, bytes: u64, commit_age: Duration) -> Result<Self> {
+        Self::with(setting, (bytes, false), commit_age)
+    }
+
+    fn with(
+        setting: &Setting<'_>,
+        (bytes, is_compressed): (u64, bool),
+        commit_age: Duration,
+    ) -> Result<Self> {
         let image = tempfile::Builder::new().prefix("volume-").tempfile_in(&setting.memory)?;
         image.as_file().set_len(bytes)?;
         let image = image.into_temp_path();
@@ -42,16 +51,30 @@ impl Volume {
             now: fstitch_core::Timestamp { secs: 1_700_000_000, nanos: 0 },
             owner: (0, 0),
             blocks: None,
-            is_compressed: false,
+            is_compressed,
         };
         mkfs(Arc::clone(&disk) as _, &made)?;
-        let options = Options { atime: AtimePolicy::RelAtime, commit_age, ..Options::default() };
-        let fs =
-            Waffle::mount(Arc::clone(&disk) as _, inside::cache(), Arc::new(SystemClock::new()), options)?;
-        fs.start()?;
+        let fs = opened(&disk, commit_age)?;
         let place = Within::new(Arc::clone(&fs) as _);
         Ok(Self { fs, disk, place, _image: image })
     }
+
+    /// The same volume, with nothing of it in memory.
+    fn again(self, commit_age: Duration) -> Result<Self> {
+        let Self { fs, disk, place, _image } = self;
+        fs.unmount()?;
+        drop((place, fs));
+        let fs = opened(&disk, commit_age)?;
+        let place = Within::new(Arc::clone(&fs) as _);
+        Ok(Self { fs, disk, place, _image })
+    }
+}
+
+fn opened(disk: &Disk, commit_age: Duration) -> Result<Arc<Waffle>> {
+    let options = Options { atime: AtimePolicy::RelAtime, commit_age, ..Options::default() };
+    let fs = Waffle::mount(Arc::clone(disk) as _, inside::cache(), Arc::new(SystemClock::new()), options)?;
+    fs.start()?;
+    Ok(fs)
 }
 
 pub fn snapshots(setting: &Setting<'_>) -> Result<Table> {
@@ -163,6 +186,78 @@ pub fn overwrites(setting: &Setting<'_>) -> Result<Table> {
     Ok(table)
 }
 
+/// What programmers write: sources of this program, longer than a cluster, so that no cluster has the same twice.
+const TEXT: [&str; 8] = [
+    include_str!("../race.rs"),
+    include_str!("shepherd.rs"),
+    include_str!("mod.rs"),
+    include_str!("tools.rs"),
+    include_str!("../results.rs"),
+    include_str!("../session.rs"),
+    include_str!("shadow.rs"),
+    include_str!("../bin/counted.rs"),
+];
+
+pub fn compression(setting: &Setting<'_>) -> Result<Table> {
+    const FILE: usize = 1 << 20;
+    let files = setting.scale.of(256, 8);
+    let mut table = Table {
+        name: "waffle compression".into(),
+        title: "Waffle: what compression saves, and what it costs".into(),
+        about: format!(
+            "In process, an image in memory, so that the processor is all that counts; {files} files of 1 MiB, each written at once, then made \
+             stable; read after another mount. Text is of Rust sources; the random bytes are what cannot be compressed, and are tried all the same."
+        ),
+        columns: strings(["contents", "compressed", "blocks for 100 written", "written, MB/s", "read, MB/s"]),
+        ..Table::default()
+    };
+    let text: Vec<u8> = TEXT.concat().into_bytes();
+    anyhow::ensure!(text.len() > 1 << 16, "a cluster has some of it twice");
+    let mut random = 0x2545_f491_4f6c_dd1d_u64;
+    let noise: Vec<u8> = std::iter::repeat_with(|| {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        random.to_le_bytes()
+    })
+    .take(FILE / 8)
+    .flatten()
+    .collect();
+    let text: Vec<u8> = text.iter().copied().cycle().take(FILE).collect();
+    for (name, bytes, is_compressed) in
+        [("text", &text, false), ("text", &text, true), ("random bytes", &noise, true)]
+    {
+        let volume = Volume::with(setting, (4 << 30, is_compressed), NEVER)?;
+        let before = volume.fs.statfs()?.blocks_free;
+        let wrote = timed(|| {
+            for no in 0..files {
+                volume.place.open(&no.to_string(), Open::New)?.write_at(bytes, 0)?;
+            }
+            volume.place.sync()
+        })?;
+        let used = before - volume.fs.statfs()?.blocks_free;
+        let volume = volume.again(NEVER)?;
+        let mut there = vec![0; FILE];
+        let read = timed(|| {
+            for no in 0..files {
+                volume.place.open(&no.to_string(), Open::Existing)?.read_at(&mut there, 0)?;
+            }
+            Ok(())
+        })?;
+        anyhow::ensure!(there == *bytes, "what was read is something else");
+        let megabytes = seconds(files) * seconds(to_u64(FILE)) / 1e6;
+        table.rows.push(vec![
+            name.to_owned(),
+            if is_compressed { "yes" } else { "no" }.to_owned(),
+            format!("{:.1}", 100.0 * seconds(used) / (seconds(files) * 256.0)),
+            format!("{:.0}", megabytes / wrote),
+            format!("{:.0}", megabytes / read),
+        ]);
+        volume.fs.unmount()?;
+    }
+    Ok(table)
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::tests::quick;
@@ -178,5 +273,8 @@ mod tests {
         let written: Vec<f64> = table.rows.iter().map(|row| row[2].parse().unwrap()).collect();
         // A block alone takes with it what leads to it; many share that.
         assert!(written[0] > 4.0 && written[3] < written[0] / 2.0, "{written:?}");
+        let table = quick(super::compression);
+        let blocks: Vec<f64> = table.rows.iter().map(|row| row[2].parse().unwrap()).collect();
+        assert!(blocks[0] > 99.0 && blocks[1] < 50.0 && blocks[2] > 99.0, "{blocks:?}");
     }
 }
