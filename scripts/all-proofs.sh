@@ -4,7 +4,7 @@ set -uo pipefail
 cd "$(dirname "$0")"
 failed=()
 for proof in interchange journal journal-stress fsx pjdfstest linux-source memory rewrites crash-kill recorded stack pull nbd minix \
-    grow models "fsx --bpfs" "pjdfstest --bpfs" bpfs-kill dax lackey mmp boot; do
+    grow models "fsx --bpfs" "pjdfstest --bpfs" bpfs-kill dax lackey mmp boot ufs-readers; do
     echo "== $proof"
     read -r script options <<<"$proof"
     ./"$script.sh" ${options:+"$options"} || failed+=("$proof")
