@@ -133,6 +133,11 @@ const PLANTS: &[(&str, FindingClass, After, Plant)] = &[
         let at = image.slot(ino(&image.bytes, "deep"), 0);
         image.put32(at, 0);
     }),
+    // More blocks than can be counted one by one.
+    ("dir-hole", Corrupt, Same, |image| {
+        let at = image.size(ino(&image.bytes, "deep"));
+        image.put64(at, 1 << 60);
+    }),
     ("dir-type", Corrupt, Same, |image| {
         let at = image.entry(2, "many");
         image.bytes[at + 6] = 8;

@@ -2,7 +2,9 @@
 //!
 //! Directories to which no path leads are not looked at: they were being made or removed, and may be in any shape.
 
-use fstitch_core::num::{to_u64, to_usize};
+use std::ops::Range;
+
+use fstitch_core::num::to_usize;
 use fstitch_core::{BlockKind, Result};
 
 use super::chunk::{self, Displaced, Entry, WHITEOUT};
@@ -37,10 +39,28 @@ pub(super) fn run(volume: &Volume<'_>, state: &mut State) -> Result<()> {
     Ok(())
 }
 
-/// The blocks of a directory: each one's number, and how many fragments it has.
-pub(super) fn blocks(volume: &Volume<'_>, inode: &RawInode) -> Vec<(u64, u64)> {
+/// A block that a directory has.
+pub(super) struct DirBlock {
+    /// Its number.
+    pub(super) block: u64,
+    /// Its first fragment.
+    pub(super) start: u64,
+    /// Its fragments.
+    pub(super) count: u64,
+    /// Bytes of it that are before the directory's end.
+    pub(super) len: usize,
+}
+
+/// The blocks that a directory has before its end, in their order. Its length may be any.
+pub(super) fn blocks(volume: &Volume<'_>, inode: &RawInode) -> Result<Vec<DirBlock>> {
     let size = inode.size();
-    (0..size.div_ceil(volume.block())).map(|block| (block, volume.block_len(size, block))).collect()
+    let mapped = walk::mapped(volume, inode)?;
+    let block = |(block, start): (u64, u64)| {
+        let count = volume.block_len(size, block);
+        let len = to_usize((size - block * volume.block()).min(count * volume.fragment()));
+        DirBlock { block, start, count, len }
+    };
+    Ok(mapped.into_iter().map(block).collect())
 }
 
 /// A directory that is being looked at.
@@ -58,19 +78,21 @@ impl Scan<'_, '_, '_> {
     fn run(&mut self) -> Result<()> {
         let volume = self.volume;
         let inode = volume.read_inode(self.ino)?;
-        for (block, count) in blocks(volume, &inode) {
-            let Some(start) = self.place(&inode, (block, count))? else { continue };
+        let mut next = 0;
+        for DirBlock { block, start, count, len } in blocks(volume, &inode)? {
+            self.holes(&inode, next..block)?;
+            next = block + 1;
             let mut bytes = volume.read(start, count, BlockKind::Directory)?;
-            let end = (inode.size() - block * volume.block()).min(to_u64(bytes.len()));
             let mut changed = false;
             // A length that is no whole number of chunks was found before.
-            for (no, bytes) in bytes[..to_usize(end)].chunks_exact_mut(CHUNK).enumerate() {
+            for (no, bytes) in bytes[..len].chunks_exact_mut(CHUNK).enumerate() {
                 changed |= self.chunk(bytes, block == 0 && no == 0);
             }
             if changed {
                 volume.write(start, BlockKind::Directory, &bytes)?;
             }
         }
+        self.holes(&inode, next..inode.size().div_ceil(volume.block()))?;
         for (ino, kind, name) in std::mem::take(&mut self.displaced) {
             // One for which there is no room goes to lost+found.
             lost::add_name(volume, self.state, self.ino, (ino, kind, &name))?;
@@ -78,15 +100,22 @@ impl Scan<'_, '_, '_> {
         Ok(())
     }
 
-    /// Where a block is. A hole is filled with one that has no names, or the directory ends there.
-    fn place(&mut self, inode: &RawInode, (block, count): (u64, u64)) -> Result<Option<u64>> {
-        let (volume, ino) = (self.volume, self.ino);
-        let start = walk::find(volume, inode, block)?;
-        if start != 0 {
-            return Ok(Some(start));
+    /// Blocks that are missing: each is filled with one that has no names, or the directory ends there. There may be as many as a length
+    /// can say; what is told of the first is of all.
+    fn holes(&mut self, inode: &RawInode, missing: Range<u64>) -> Result<()> {
+        for block in missing {
+            if !self.hole(block, self.volume.block_len(inode.size(), block))? {
+                break;
+            }
         }
+        Ok(())
+    }
+
+    /// Fills one; false if what is behind it is no matter any more, or nothing is to be mended.
+    fn hole(&mut self, block: u64, count: u64) -> Result<bool> {
+        let (volume, ino) = (self.volume, self.ino);
         if !self.state.corrupt("dir-hole", format!("directory {ino} has a hole at block {block}")) {
-            return Ok(None);
+            return Ok(false);
         }
         let mut inode = volume.read_inode(ino)?;
         let slot = usize::try_from(block).ok().filter(|&slot| slot < DIRECT);
@@ -101,13 +130,16 @@ impl Scan<'_, '_, '_> {
             volume.write(at, BlockKind::Directory, &bytes)?;
             inode.set_slot(slot, at);
             inode.set_sectors(inode.sectors() + count * volume.sectors_per_fragment());
-        } else if block > 0 {
+            volume.write_inode(ino, &inode)?;
+            return Ok(true);
+        }
+        if block > 0 {
             inode.set_size((block * volume.block()).min(inode.size()));
         } else {
             self.state.gave_up();
         }
         volume.write_inode(ino, &inode)?;
-        Ok(None)
+        Ok(false)
     }
 
     /// Looks at a chunk; whether it is to be written.

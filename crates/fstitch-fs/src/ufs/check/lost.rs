@@ -5,7 +5,7 @@ use fstitch_core::{BlockKind, FileKind, Result};
 
 use super::chunk::{self, Entry, Name};
 use super::claims::allocate;
-use super::dirs::blocks;
+use super::dirs::{DirBlock, blocks};
 use super::raw::RawInode;
 use super::state::{DIRECTORY, State};
 use super::volume::Volume;
@@ -27,15 +27,10 @@ type Change<'c> = dyn FnMut(&mut [u8], &Entry) -> bool + 'c;
 /// Shows the used entries of a directory, `.` and `..` aside, as far as there are sound ones, and writes what is changed.
 pub(super) fn change_entries(volume: &Volume<'_>, dir: u32, change: &mut Change<'_>) -> Result<()> {
     let inode = volume.read_inode(dir)?;
-    for (block, count) in blocks(volume, &inode) {
-        let start = walk::find(volume, &inode, block)?;
-        if start == 0 {
-            continue;
-        }
+    for DirBlock { start, count, len, .. } in blocks(volume, &inode)? {
         let mut bytes = volume.read(start, count, BlockKind::Directory)?;
-        let end = (inode.size() - block * volume.block()).min(to_u64(bytes.len()));
         let mut changed = false;
-        for bytes in bytes[..to_usize(end)].chunks_exact_mut(CHUNK) {
+        for bytes in bytes[..len].chunks_exact_mut(CHUNK) {
             let found = chunk::entries(bytes, volume.manner()).unwrap_or_else(|(before, _)| before);
             for entry in found.iter().filter(|entry| entry.ino != 0) {
                 if !matches!(entry.name(bytes), b"." | b"..") {
@@ -241,14 +236,9 @@ pub(super) fn make_root(volume: &Volume<'_>, state: &mut State) -> Result<bool> 
 /// Adds a name to directory `dir`; false when there is no room for it.
 pub(super) fn add_name(volume: &Volume<'_>, state: &mut State, dir: u32, name: Name<'_>) -> Result<bool> {
     let inode = volume.read_inode(dir)?;
-    for (block, count) in blocks(volume, &inode) {
-        let start = walk::find(volume, &inode, block)?;
-        if start == 0 {
-            continue;
-        }
+    for DirBlock { start, count, len, .. } in blocks(volume, &inode)? {
         let mut bytes = volume.read(start, count, BlockKind::Directory)?;
-        let end = (inode.size() - block * volume.block()).min(to_u64(bytes.len()));
-        let mut chunks = bytes[..to_usize(end)].chunks_exact_mut(CHUNK);
+        let mut chunks = bytes[..len].chunks_exact_mut(CHUNK);
         if chunks.any(|bytes| chunk::insert(bytes, name, volume.manner())) {
             volume.write(start, BlockKind::Directory, &bytes)?;
             return Ok(true);

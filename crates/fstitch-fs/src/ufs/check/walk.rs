@@ -2,6 +2,7 @@
 
 use fstitch_core::num::{to_u64, to_usize};
 use fstitch_core::{BlockKind, Result};
+use rustc_hash::FxHashSet;
 
 use super::raw::{EXTRA_SLOTS, RawInode, SLOTS};
 use super::volume::Volume;
@@ -135,6 +136,25 @@ fn follow(volume: &Volume<'_>, pointer: &Pointer, size: u64, judge: &mut Judge<'
         volume.write(pointer.start, BlockKind::Indirect, &bytes)?;
     }
     Ok(false)
+}
+
+/// The blocks that an inode has before its end: each one's number, and its first fragment. Those of blocks of pointers that were met
+/// before are left out, and no more are shown than the volume could have.
+pub(super) fn mapped(volume: &Volume<'_>, inode: &RawInode) -> Result<Vec<(u64, u64)>> {
+    let (mut found, mut seen) = (Vec::new(), FxHashSet::default());
+    let most = to_usize(volume.shape.fragments);
+    // Nothing is cleared, so that nothing is written.
+    walk(volume, &mut inode.clone(), &mut |pointer| {
+        let is_new = pointer.level == 0 || seen.insert(pointer.start);
+        if pointer.is_beyond || !is_new || found.len() == most || !volume.is_valid(pointer.start, pointer.count) {
+            return Ok(Verdict::Skip);
+        }
+        if pointer.level == 0 {
+            found.push((pointer.block, pointer.start));
+        }
+        Ok(Verdict::Follow)
+    })?;
+    Ok(found)
 }
 
 /// Writes a pointer into its place: of inode `ino` or a block.
