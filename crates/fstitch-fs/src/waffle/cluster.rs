@@ -4,11 +4,11 @@
 //! *packed*; the others have none. So whatever follows references (commits, snapshots, clones, shared blocks) need not know of clusters.
 //!
 //! **States** of a cluster: *loose* (blocks as they are) ⇄ *packed*. What is written as a whole is packed at once. A part of a packed one
-//! cannot change: it is made loose first, and the next commit packs what was changed, if there is room and no hole in it.
+//! cannot change: it is made loose first, with blocks of this generation. A commit packs those whose blocks are all of this generation.
 //!
 //! **Invariants.** 1. A packed cluster has fewer blocks than what is in it, and no holes. 2. What it holds does not reach behind the
-//! file's end, but for zeros in the last block. 3. Packing at a commit changes no node that has not changed, and takes no block that was
-//! set aside for one.
+//! file's end, but for zeros in the last block. 3. Packing at a commit changes no node that has not changed, takes no block, and has read
+//! all that it needs before it changes anything.
 //!
 //! **Crash cases**: none of its own. A cluster's references are all of one root.
 
@@ -22,16 +22,16 @@ use fstitch_core::{BlockBuf, BlockKind, BlockNo, Error, FileKind, InodeFlags, Re
 use zstd::bulk::{Compressor, Decompressor};
 
 use super::layout::inode::Inode;
-use super::layout::pointer::{PACKED, Ref, SHARED};
+use super::layout::pointer::{PACKED, Ref};
 use super::layout::root::feature;
 use super::layout::{BLOCK, BLOCK_BYTES, CLUSTER, CLUSTER_BYTES, FAN, sum};
-use super::state::{COMMIT_SLACK, State};
+use super::state::State;
 use super::tree::Obj;
 
 /// How hard it is tried: zstd's own default.
 const LEVEL: i32 = 3;
 /// Bytes of a whole cluster.
-const WHOLE: usize = CLUSTER as usize * BLOCK;
+pub(super) const WHOLE: usize = CLUSTER as usize * BLOCK;
 
 /// The references of a cluster.
 pub(super) type Refs = [Ref; CLUSTER as usize];
@@ -183,12 +183,26 @@ impl State {
             plain.len().is_multiple_of(BLOCK) && plain.len() <= WHOLE,
             "whole blocks of one cluster"
         );
-        let Some(frame) = self.frame(plain)? else { return Ok(None) };
+        match self.frame(plain)? {
+            Some(frame) => self.put_frame(ino, cluster, &frame, goal).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// The same with its frame.
+    fn put_frame(
+        &mut self,
+        ino: u64,
+        cluster: u64,
+        frame: &[u8],
+        goal: &mut Option<u64>,
+    ) -> Result<(u64, u64)> {
         let old = self.cluster(self.head, ino, cluster)?;
-        let count = frame.len().div_ceil(BLOCK);
         let obj = Obj::Data(ino);
-        for ((slot, index), old) in (0..).zip(cluster * CLUSTER..).zip(old) {
-            let Some(piece) = frame.chunks(BLOCK).nth(slot) else {
+        let mut pieces = frame.chunks(BLOCK);
+        let count = pieces.len();
+        for ((slot, index), old) in (0_usize..).zip(cluster * CLUSTER..).zip(old) {
+            let Some(piece) = pieces.next() else {
                 if !old.is_none() {
                     self.set_leaf(obj, index, Ref::NONE)?;
                     self.release(obj, old)?;
@@ -202,7 +216,7 @@ impl State {
         }
         self.root.incompat |= feature::ZSTD;
         let had = old.iter().filter(|old| !old.is_none()).count();
-        Ok(Some((to_u64(had), to_u64(count))))
+        Ok((to_u64(had), to_u64(count)))
     }
 
     /// Compresses blocks, if that saves one.
@@ -256,49 +270,58 @@ impl State {
         self.loosen(ino, offset / CLUSTER_BYTES)
     }
 
-    /// A commit begins: packs what was written in part. What does not fit stays as it is.
+    /// Blocks of a loose cluster that the last root has are written anew beside those that are about to be, so that all of it can be packed.
     ///
     /// # Errors
-    /// `Io`.
-    pub(super) fn pack_loose(&mut self) -> Result<()> {
-        for (ino, cluster) in std::mem::take(&mut self.clusters.loose) {
-            match self.pack(ino, cluster) {
-                // It is damaged or gone. Who reads it is told.
-                Err(Error::Corrupt(_) | Error::Errno(_)) => {}
-                done => done?,
+    /// `ENOSPC`, `Io`, `Corrupt`.
+    pub(super) fn gather(&mut self, ino: u64, cluster: u64) -> Result<()> {
+        let refs = self.cluster(self.head, ino, cluster)?;
+        for (index, old) in (cluster * CLUSTER..).zip(refs) {
+            if !old.is_none() && !self.is_own(old)? {
+                let bytes = self.copy(ino, index, old)?;
+                self.put_leaf(ino, index, old, (bytes, 0, 0), &mut Some(old.block))?;
             }
         }
-        self.write_staged()
+        Ok(())
     }
 
-    fn pack(&mut self, ino: u64, cluster: u64) -> Result<()> {
-        let obj = Obj::Data(ino);
-        // Invariant 3: what has changed in this generation has these.
-        let is_changed = self.nodes.contains_key(&(obj, 1, cluster * CLUSTER / FAN));
-        let room = to_u64(self.nodes.len()) + COMMIT_SLACK + CLUSTER;
-        if !is_changed || self.map.avail() < room {
-            return Ok(());
+    /// A commit begins: packs what was written in part.
+    ///
+    /// # Errors
+    /// `Io`, `Corrupt`, and then there is no commit. What cannot be packed stays as it is, also if it cannot be read: who reads it is told.
+    pub(super) fn pack_loose(&mut self) -> Result<()> {
+        for (ino, cluster) in std::mem::take(&mut self.clusters.loose) {
+            let Ok(Some(frame)) = self.packable(ino, cluster) else { continue };
+            let (had, has) = self.put_frame(ino, cluster, &frame, &mut None)?;
+            self.change_inode(ino, |inode| {
+                inode.blocks = inode.blocks.saturating_add(has).saturating_sub(had);
+            })?;
+            self.write_staged()?;
         }
+        Ok(())
+    }
+
+    /// What a loose cluster would be packed to, if it can be without taking a block: all of its blocks are of this generation.
+    fn packable(&mut self, ino: u64, cluster: u64) -> Result<Option<Vec<u8>>> {
+        let (obj, first) = (Obj::Data(ino), cluster * CLUSTER);
         let inode = self.inode(self.head, ino)?;
-        let first = cluster * CLUSTER;
         let end = inode.size.div_ceil(BLOCK_BYTES).min(first + CLUSTER);
         let count = to_usize(end.saturating_sub(first));
-        let refs = self.cluster(self.head, ino, cluster)?;
-        if !inode.is_packing() || refs[..count].iter().any(Ref::is_none) {
-            return Ok(());
+        // What has changed in this generation has these.
+        let is_changed = self.nodes.contains_key(&(obj, 1, first / FAN));
+        if !is_changed || !inode.is_packing() {
+            return Ok(None);
         }
+        let refs = self.cluster(self.head, ino, cluster)?;
         let mut plain = Vec::with_capacity(WHOLE);
         for (&reference, index) in refs[..count].iter().zip(first..) {
-            // What is packed already was written as a whole; who shares a block is counted in a table that may not change now.
-            if reference.flags & (PACKED | SHARED) != 0 || self.shares(reference.block)? > 0 {
-                return Ok(());
+            // What is packed already was written as a whole.
+            if reference.flags & PACKED != 0 || !self.is_own(reference)? {
+                return Ok(None);
             }
             plain.extend_from_slice(&self.load(reference, (obj, 0, index), BlockKind::Data)?);
         }
-        if let Some((had, has)) = self.put_packed(ino, cluster, &plain, &mut Some(refs[0].block))? {
-            self.change_inode(ino, |inode| inode.blocks = (inode.blocks + has).saturating_sub(had))?;
-        }
-        Ok(())
+        self.frame(&plain)
     }
 
     /// Fails where clusters of a file are not as they should be. `end`: blocks of the file.

@@ -113,7 +113,7 @@ impl State {
     }
 
     /// The contents of a block of a file, to be changed.
-    fn copy(&self, ino: u64, index: u64, reference: Ref) -> Result<BlockBuf> {
+    pub(super) fn copy(&self, ino: u64, index: u64, reference: Ref) -> Result<BlockBuf> {
         if reference.is_none() {
             return Ok(BlockBuf::zeroed(BLOCK));
         }
@@ -193,6 +193,9 @@ impl State {
                     if !is_whole {
                         self.loosen(ino, cluster)?;
                     }
+                    if !is_whole && inode.is_packing() && end > inode.size {
+                        self.gather(ino, cluster)?;
+                    }
                     if inode.is_packing() {
                         self.clusters.loose.insert((ino, cluster));
                     }
@@ -248,13 +251,20 @@ impl State {
             return Ok(());
         }
         self.loosen_at(ino, from)?;
-        self.loosen_at(ino, to)?;
-        let (first, end) = (from.div_ceil(BLOCK_BYTES), to / BLOCK_BYTES);
+        let is_to_end = to == size;
+        if !is_to_end {
+            self.loosen_at(ino, to)?;
+        }
+        // Behind the end is nothing: all of the last blocks goes.
+        let end = if is_to_end { to.next_multiple_of(CLUSTER_BYTES) } else { to } / BLOCK_BYTES;
+        let first = from.div_ceil(BLOCK_BYTES);
         if first > end {
             return self.blank(ino, from, to);
         }
         self.blank(ino, from, first * BLOCK_BYTES)?;
-        self.blank(ino, end * BLOCK_BYTES, to)?;
+        if !is_to_end {
+            self.blank(ino, end * BLOCK_BYTES, to)?;
+        }
         if first < end {
             let lost = self.cut(Obj::Data(ino), first, end)?;
             self.change_inode(ino, |inode| inode.blocks = inode.blocks.saturating_sub(lost))?;

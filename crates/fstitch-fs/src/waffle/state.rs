@@ -28,7 +28,7 @@ const RESERVE_MIN: u64 = 24;
 /// The share of the volume that it is.
 const RESERVE_SHARE: u64 = 64;
 /// Blocks that a commit may take beside those of the changed nodes: a path in the table of trees.
-pub(super) const COMMIT_SLACK: u64 = 6;
+const COMMIT_SLACK: u64 = 6;
 /// Blocks for each of which the counts of shared blocks, and what is above them, take one.
 const COUNTS_SHARE: u64 = 1000;
 

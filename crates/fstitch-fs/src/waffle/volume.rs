@@ -18,6 +18,7 @@ use fstitch_posix::table::{self, Header, Table};
 use fstitch_posix::time::AtimePolicy;
 
 use super::age::Ager;
+use super::cluster::WHOLE;
 use super::layout::inode::Inode;
 use super::layout::pointer::REF_BYTES;
 use super::layout::record::{INO_BITS, INO_END, TreeKind};
@@ -349,7 +350,9 @@ impl Waffle {
         if is_much(state) {
             state.forget_stable();
         }
-        if bytes > cache / 4 || is_much(state) {
+        // What a commit packs it reads and holds.
+        let loose = state.clusters.loose.len() * WHOLE;
+        if bytes > cache / 4 || loose > cache / 4 || is_much(state) {
             self.is_due.store(true, Ordering::Relaxed);
         }
     }

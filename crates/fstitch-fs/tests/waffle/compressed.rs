@@ -228,3 +228,96 @@ fn a_full_volume_of_compressed_files_can_be_emptied() {
     fs.unmount().unwrap();
     is_clean(&device);
 }
+
+/// What a commit cannot read it does not pack, and is a commit all the same; it takes no room of what is set aside, snapshot or not.
+#[test]
+fn a_commit_packs_what_costs_it_nothing() {
+    let device = made(4096);
+    let fs = mount(&device);
+    let bytes = text(64 << 16, 1);
+    let ino = file(&fs, fs.root(), "a", &bytes).unwrap();
+    fs.make_snapshot(b"s").unwrap();
+    fs.set_flags(&CALLER, ino, InodeFlags(InodeFlags::COMPR)).unwrap();
+    let filler = file(&fs, fs.root(), "f", b"").unwrap();
+    let mut at = 0;
+    while fs.write(&CALLER, filler, at, &noise(65_536, at)).is_ok_and(|len| len == 65_536) {
+        at += 65_536;
+    }
+    let size = SetAttr { size: Some(fs.getattr(filler).unwrap().size - 100 * 4096), ..SetAttr::default() };
+    fs.setattr(&CALLER, filler, &size).unwrap();
+    fs.sync().unwrap();
+    let before = fs.statfs().unwrap().blocks_free;
+    let mut changed = 0;
+    for cluster in 0..64 {
+        changed += u64::from(fs.write(&CALLER, ino, cluster * CLUSTER, &noise(4096, cluster)).is_ok());
+    }
+    fs.sync().unwrap();
+    assert!(changed > 50);
+    let taken = before - fs.statfs().unwrap().blocks_free;
+    assert!(taken < changed + 20, "{taken} blocks for {changed}");
+    fs.unlink(&CALLER, fs.root(), b"f").unwrap();
+    fs.remove_snapshot(b"s").unwrap();
+    fs.unmount().unwrap();
+    is_clean(&device);
+}
+
+/// What waits to be packed has a bound.
+#[test]
+fn commits_come_before_much_waits_to_be_packed() {
+    let device = made_with(8192, true);
+    let fs = mount(&device);
+    let ino = file(&fs, fs.root(), "a", &text(200 << 16, 1)).unwrap();
+    fs.sync().unwrap();
+    let before = fs.root_made().generation;
+    for cluster in 0..200 {
+        fs.write(&CALLER, ino, cluster * CLUSTER + 5000, b"changed").unwrap();
+    }
+    assert!(fs.root_made().generation > before + 5, "a cache of 4 MiB");
+    fs.unmount().unwrap();
+    is_clean(&device);
+}
+
+/// A file that grows over many commits is packed, also where its cluster's first blocks are of earlier ones.
+#[test]
+fn what_grows_is_packed() {
+    let device = made_with(2048, true);
+    let mut fs = mount(&device);
+    let bytes = text(300_000, 1);
+    let ino = file(&fs, fs.root(), "log", b"").unwrap();
+    for (number, piece) in bytes.chunks(2500).enumerate() {
+        fs.write(&CALLER, ino, number as u64 * 2500, piece).unwrap();
+        fs.sync().unwrap();
+        if number % 40 == 7 {
+            fs.unmount().unwrap();
+            fs = mount(&device);
+        }
+    }
+    let packed = blocks(&fs, ino);
+    assert!(packed < 45, "{packed} of 74");
+    assert!(contents(&fs, ino).unwrap() == bytes);
+    fs.unmount().unwrap();
+    is_clean(&device);
+}
+
+/// A file that is punched to its end loses its last cluster as a whole.
+#[test]
+fn punching_to_the_end_takes_no_room() {
+    let device = made_with(1024, true);
+    let fs = mount(&device);
+    let mut count = 0_u64;
+    while file(&fs, fs.root(), &format!("f{count}"), &text(150_000, count)).is_ok() {
+        count += 1;
+    }
+    for number in 0..count {
+        let ino = fs.lookup(fs.root(), format!("f{number}").as_bytes()).unwrap().attr.ino;
+        fs.fallocate(&CALLER, ino, 65_536, 1 << 20, FallocateMode::PunchHole).unwrap();
+        let found = contents(&fs, ino).unwrap();
+        assert!(
+            found[..65_536] == text(150_000, number)[..65_536]
+                && found[65_536..].iter().all(|&byte| byte == 0)
+        );
+        fs.forget(ino, 1);
+    }
+    fs.unmount().unwrap();
+    is_clean(&device);
+}

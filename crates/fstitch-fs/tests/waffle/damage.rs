@@ -275,23 +275,78 @@ fn clusters_that_cannot_be_are_found() {
     block(&mut damaged, root.place()).unwrap().copy_from_slice(&root.encode());
     assert!(findings(damaged) > 0);
     let mut shorter = image;
-    let (leaf, byte) = used(&shorter)
-        .into_iter()
-        .find_map(|number| {
-            let at = usize::try_from(number).unwrap() * BLOCK;
-            let bytes = shorter[at..at + BLOCK].to_vec();
-            let slots = (0..16).map(|slot| slot * INODE_BYTES);
-            slots
-                .filter(|&from| {
-                    u64::from_le_bytes(bytes[from + 32..from + 40].try_into().unwrap()) == 700_000
-                })
-                .map(|from| (number, from + 32))
-                .next()
-        })
-        .unwrap();
+    let (leaf, byte) =
+        inode_where(&shorter, |bytes| u64::from_le_bytes(bytes[32..40].try_into().unwrap()) == 700_000);
+    let byte = byte + 32;
     block(&mut shorter, leaf).unwrap()[byte..byte + 8].copy_from_slice(&690_000_u64.to_le_bytes());
     believed(&mut shorter);
     assert!(findings(shorter) > 0, "a cluster behind the end");
+}
+
+/// What only a snapshot has is looked at as well, and what no compressed cluster can be in may not say that it is one.
+#[test]
+fn clusters_of_snapshots_and_links_are_looked_at() {
+    let image = populated_with(true);
+    let device = Arc::new(MemDevice::from_image(4096, image.clone()));
+    let fs = mount(&device);
+    fs.make_snapshot(b"s").unwrap();
+    fs.unlink(&CALLER, fs.root(), b"large").unwrap();
+    fs.unmount().unwrap();
+    let image = device.image();
+    assert_eq!(findings(image.clone()), 0);
+    let root = Root::find(&image).unwrap().unwrap();
+    let node = (root.blocks.min(19)..BLOCKS)
+        .find(|&number| {
+            let at = usize::try_from(number).unwrap() * BLOCK;
+            let refs = [0, 16].map(|slot| Ref::slot(&image[at..at + BLOCK], slot));
+            refs.iter()
+                .all(|first| first.flags == 2 && (1..65_536).contains(&first.extra) && first.block < BLOCKS)
+        })
+        .unwrap();
+    let mut damaged = image.clone();
+    let at = usize::try_from(node).unwrap() * BLOCK;
+    let first = Ref::slot(&image[at..at + BLOCK], 0);
+    Ref { extra: first.extra - 1, ..first }.write(block(&mut damaged, node).unwrap(), 0);
+    believed(&mut damaged);
+    assert!(findings(damaged) > 0, "a frame of a snapshot without its end");
+    // The long link's one block of contents.
+    let mut damaged = image.clone();
+    let (leaf, byte) = inode_where(&image, |bytes| {
+        u16::from_le_bytes([bytes[0], bytes[1]]) & 0xf000 == 0xa000
+            && bytes[32] as usize + 256 * bytes[33] as usize == 300
+    });
+    block(&mut damaged, leaf).unwrap()[byte + 96 + 24] = 2;
+    believed(&mut damaged);
+    assert!(findings(damaged) > 0, "a link that is packed");
+}
+
+/// The first inode in a block that is used of which something is true: its block, and its first byte there.
+fn inode_where(image: &[u8], is_it: impl Fn(&[u8]) -> bool) -> (u64, usize) {
+    let slots = |number: u64| (0..16).map(move |slot| (number, slot * INODE_BYTES));
+    used(image)
+        .into_iter()
+        .flat_map(slots)
+        .find(|&(number, from)| {
+            let at = usize::try_from(number).unwrap() * BLOCK + from;
+            is_it(&image[at..at + INODE_BYTES])
+        })
+        .unwrap()
+}
+
+/// Blocks that an inode says it has are counted on from any number.
+#[test]
+fn a_number_of_blocks_that_cannot_be_ends_no_commit() {
+    let mut image = populated_with(true);
+    let (leaf, byte) =
+        inode_where(&image, |bytes| u64::from_le_bytes(bytes[32..40].try_into().unwrap()) == 700_000);
+    block(&mut image, leaf).unwrap()[byte + 40..byte + 48].fill(0xff);
+    believed(&mut image);
+    let device = Arc::new(MemDevice::from_image(4096, image));
+    let fs = mount(&device);
+    let ino = fs.lookup(fs.root(), b"large").unwrap().attr.ino;
+    fs.write(&CALLER, ino, 100_000, b"x").unwrap();
+    fs.sync().unwrap();
+    fs.unmount().unwrap();
 }
 
 /// Reads all that there is.

@@ -146,7 +146,11 @@ pub(super) fn mapped(volume: &Volume<'_>, inode: &RawInode) -> Result<Vec<(u64, 
     // Nothing is cleared, so that nothing is written.
     walk(volume, &mut inode.clone(), &mut |pointer| {
         let is_new = pointer.level == 0 || seen.insert(pointer.start);
-        if pointer.is_beyond || !is_new || found.len() == most || !volume.is_valid(pointer.start, pointer.count) {
+        if pointer.is_beyond
+            || !is_new
+            || found.len() == most
+            || !volume.is_valid(pointer.start, pointer.count)
+        {
             return Ok(Verdict::Skip);
         }
         if pointer.level == 0 {

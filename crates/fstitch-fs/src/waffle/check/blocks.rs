@@ -1,11 +1,12 @@
 //! The first pass: every reference of every tree, and the map.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use fstitch_core::num::to_usize;
 use fstitch_core::{BlockKind, CheckReport, FileKind, Le, Result};
 use rustc_hash::FxHashMap;
 
+use super::super::cluster::cluster_of;
 use super::super::layout::inode::{INODE_BYTES, INODES_IN_BLOCK, Inode, Slot, place};
 use super::super::layout::pointer::{Fork, Ref, span};
 use super::super::layout::record::TreeKind;
@@ -28,6 +29,8 @@ struct At {
     kind: BlockKind,
     /// Leaves from this one on may not be there.
     end: u64,
+    /// Clusters may be packed, in this tree.
+    packs: Option<usize>,
 }
 
 struct Blocks<'a> {
@@ -36,12 +39,20 @@ struct Blocks<'a> {
     marks: BTreeMap<u64, Box<[u64; WORDS]>>,
     /// References beyond the first.
     more: FxHashMap<u64, u32>,
+    /// Clusters of the file that is being looked at.
+    clusters: BTreeSet<u64>,
 }
 
 /// Follows every reference, and compares what they lead to with the map.
 pub(super) fn check(state: &State, report: &mut CheckReport) -> Result<()> {
-    let mut blocks = Blocks { state, report, marks: BTreeMap::new(), more: FxHashMap::default() };
-    let whole = At { before: None, kind: BlockKind::GroupDescriptor, end: u64::MAX };
+    let mut blocks = Blocks {
+        state,
+        report,
+        marks: BTreeMap::new(),
+        more: FxHashMap::default(),
+        clusters: BTreeSet::new(),
+    };
+    let whole = At { before: None, kind: BlockKind::GroupDescriptor, end: u64::MAX, packs: None };
     blocks.fork(whole, Obj::Trees, state.root.trees)?;
     blocks.fork(whole, Obj::Shared, state.root.shared)?;
     let mut order: Vec<usize> = (0..state.trees.len()).filter(|&tree| state.trees[tree].is_some()).collect();
@@ -51,7 +62,7 @@ pub(super) fn check(state: &State, report: &mut CheckReport) -> Result<()> {
     });
     for number in order {
         let Some(tree) = &state.trees[number] else { continue };
-        let at = At { before: before(&state.trees, tree), ..whole };
+        let at = At { before: before(&state.trees, tree), packs: Some(number), ..whole };
         blocks.fork(at, Obj::Inodes, tree.inodes)?;
     }
     blocks.shares()?;
@@ -68,8 +79,8 @@ impl Blocks<'_> {
 
     fn follow(&mut self, at: At, key: Key, reference: Ref) -> Result<()> {
         let (obj, level, index) = key;
-        let is_file = level == 0 && matches!(obj, Obj::Data(_)) && at.kind == BlockKind::Data;
-        let checked = if is_file && self.state.has_packed() { reference.unpacked() } else { reference };
+        let is_packable = level == 0 && matches!(obj, Obj::Data(_)) && at.packs.is_some();
+        let checked = if is_packable { reference.unpacked() } else { reference };
         if let Some(problem) = checked.problem(self.state.data(), self.state.root.generation) {
             damage(self.report, "reference", State::damaged(key, None, problem).to_string());
             return Ok(());
@@ -82,6 +93,9 @@ impl Blocks<'_> {
             && reference.birth <= generation
         {
             return self.compare_trees(older, key, reference);
+        }
+        if is_packable {
+            self.clusters.insert(cluster_of(index));
         }
         if !self.mark(reference) {
             // It was followed before, or it is a block of a file that another one has as well.
@@ -140,9 +154,15 @@ impl Blocks<'_> {
             FileKind::Symlink if !inode.is_inline() => (BlockKind::Data, blocks(inode.size)),
             _ => (BlockKind::Data, 0),
         };
-        self.fork(At { kind, end, ..at }, Obj::Data(inode.ino), inode.data)?;
+        let packs = at.packs.filter(|_| inode.kind == FileKind::Regular && self.state.has_packed());
+        self.fork(At { kind, end, packs, ..at }, Obj::Data(inode.ino), inode.data)?;
+        for cluster in std::mem::take(&mut self.clusters) {
+            let Some(tree) = packs else { break };
+            let checked = self.state.check_cluster(tree, inode.ino, cluster, end);
+            note(self.report, "cluster", checked)?;
+        }
         let end = blocks(inode.xattrs_len.into());
-        self.fork(At { end, ..at }, Obj::Xattrs(inode.ino), inode.xattrs)
+        self.fork(At { end, packs: None, ..at }, Obj::Xattrs(inode.ino), inode.xattrs)
     }
 
     /// Notes that there is a reference to a block; whether it is the first.

@@ -6,7 +6,6 @@ use fstitch_core::num::{to_u64, to_usize};
 use fstitch_core::{CheckReport, FileKind, Result};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::super::cluster::cluster_of;
 use super::super::layout::inode::{INODES_IN_BLOCK, Inode, Slot};
 use super::super::layout::record::Record;
 use super::super::layout::{BLOCK, BLOCK_BYTES, FIRST_INO, ROOT_INO, name_key};
@@ -178,21 +177,12 @@ impl Names<'_> {
             self.say("orphans", format!("inode {ino} has {names} names, {what}"));
         }
         let (mut leaves, most) = (0, self.state.root.blocks);
-        let (mut last, mut clusters) = (None, Vec::new());
-        let is_packable = inode.kind == FileKind::Regular && self.state.has_packed();
+        let mut last = None;
         let walked = self.state.walk_leaves(self.tree, Obj::Data(ino), (0, u64::MAX), &mut |leaf| {
             leaves += 1;
             last = Some(leaf);
-            if is_packable && clusters.last() != Some(&cluster_of(leaf)) {
-                clusters.push(cluster_of(leaf));
-            }
             leaves <= most
         });
-        let end = inode.size.div_ceil(BLOCK_BYTES);
-        for cluster in clusters {
-            let checked = self.state.check_cluster(self.tree, ino, cluster, end);
-            note(self.report, "cluster", checked)?;
-        }
         let is_whole = note(self.report, "inode", walked)?.is_some();
         if is_whole && leaves != inode.blocks {
             self.say("inode-blocks", format!("inode {ino} has {leaves} blocks, and says {}", inode.blocks));

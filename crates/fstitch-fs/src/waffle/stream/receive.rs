@@ -312,7 +312,10 @@ impl State {
         match obj {
             Obj::Data(ino) if kind != FileKind::Directory => {
                 self.loosen(ino, cluster_of(index))?;
-                self.clusters.loose.insert((ino, cluster_of(index)));
+                if self.inode(self.head, ino)?.is_packing() {
+                    self.gather(ino, cluster_of(index))?;
+                    self.clusters.loose.insert((ino, cluster_of(index)));
+                }
                 let old = self.leaf(self.head, obj, index)?;
                 let goal =
                     index.checked_sub(1).map(|before| self.leaf(self.head, obj, before)).transpose()?;
