@@ -187,6 +187,12 @@ const PLANTS: &[(&str, FindingClass, After, Plant)] = &[
         let at = usize::try_from(first).unwrap() * image.shape.fragment_len();
         image.put32(at + 184, 1);
     }),
+    // The group's own block reaches into its inodes.
+    ("superblock-damaged", Corrupt, Same, |image| {
+        let at = image.superblock(12);
+        let value = image.word(at) + 1;
+        image.put32(at, value);
+    }),
     ("superblock-damaged", Corrupt, Same, |image| {
         // Inodes of a group.
         let at = image.superblock(184);

@@ -116,6 +116,11 @@ fn turns(usual: u64) -> u64 {
     std::env::var("FSTITCH_MUTATIONS").ok().and_then(|count| count.parse().ok()).unwrap_or(usual)
 }
 
+/// The number of the first, by which a failure is looked at alone.
+fn first_turn() -> u64 {
+    std::env::var("FSTITCH_MUTATION_FIRST").ok().and_then(|count| count.parse().ok()).unwrap_or(0)
+}
+
 #[test]
 fn any_damage_is_mended() {
     if !have_makefs() {
@@ -127,7 +132,7 @@ fn any_damage_is_mended() {
     let (mut hopeless, mut refused, mut sound, mut runs) = (0, 0, 0, 0);
     for shape in SHAPES {
         let whole = made(&scratch, &from, shape);
-        for turn in 0..turns(60) {
+        for turn in first_turn()..turns(60) {
             let mut image = Image::new(whole.clone());
             mutate(&mut image, &mut Seed::new(turn));
             let what = format!("{shape:?}, {turn}");

@@ -314,7 +314,13 @@ impl Superblock {
             return fail(format!("{} inodes and {} pointers in a block", word(120), word(116)));
         }
         let [superblock, group, inodes, data] = self.parts;
-        let in_order = superblock < group && group < inodes && inodes < data && data <= self.group_fragments;
+        let behind = |part: u32, bytes: u64| u64::from(part) + bytes.div_ceil(self.fragment_size.into());
+        // A group that reaches into its inodes would be written over them.
+        let in_order = behind(superblock, to_u64(SUPERBLOCK_SIZE)) <= group.into()
+            && behind(group, self.group_size.into()) <= inodes.into()
+            && group < inodes
+            && inodes < data
+            && data <= self.group_fragments;
         let table = u64::from(self.group_inodes) * u64::from(self.version.inode_size());
         let table_end = u64::from(inodes) + table.div_ceil(u64::from(self.fragment_size));
         if !in_order || self.group_inodes == 0 || table_end > u64::from(data) {
