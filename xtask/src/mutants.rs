@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::orderings::{
-    LIBRARY, LIST, Ordering, Tests, Verdict, Work, check_list, copy_tree, judge, without,
+    LIBRARY, LIST, Ordering, Tests, Verdict, Work, check_list, copy_tree, judge_by, without,
 };
 use crate::soak::{PAGE, SOURCES, replace_between, sources_of};
 
@@ -342,11 +342,17 @@ fn hunt(copy: &Path, patience: Duration) -> Result<Option<String>> {
 fn hunt_own(copy: &Path, bug: Option<&Ordering>, tests: &Tests) -> Result<Option<String>> {
     let named = bug.and_then(|bug| bug.test.as_ref());
     let named = named.map(|[package, binary, names]| (&**package, &**binary, &**names));
-    let all: Vec<_> = named.into_iter().chain(tests.iter().copied()).collect();
-    Ok(match judge(copy, &all, "0..16")? {
-        Verdict::Caught(test) => Some(test),
-        Verdict::Survived => None,
-    })
+    let named: Vec<_> = named.into_iter().collect();
+    let seeds = ("FSTITCH_CRASH_SEEDS", "0..16");
+    // What the test that is named takes a sample of by default it goes through then, before all the others.
+    for (tests, words) in
+        [(&named[..], &[seeds][..]), (&named, &[seeds, ("FSTITCH_CUTS", "all")]), (tests, &[seeds])]
+    {
+        if let Verdict::Caught(test) = judge_by(copy, tests, words)? {
+            return Ok(Some(test));
+        }
+    }
+    Ok(None)
 }
 
 /// Builds an example of `fstitch-systems` by a profile. Returns the program.

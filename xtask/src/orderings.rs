@@ -292,6 +292,11 @@ fn remove_others(copy: &Path, at: &Path, names: &BTreeSet<&str>) -> Result<()> {
 
 /// Runs the tests in `copy` until one fails. A copy that does not compile is an error, not a finding.
 pub(crate) fn judge(copy: &Path, tests: &[(&str, &str, &str)], seeds: &str) -> Result<Verdict> {
+    judge_by(copy, tests, &[("FSTITCH_CRASH_SEEDS", seeds)])
+}
+
+/// The same, with these words of the environment.
+pub(crate) fn judge_by(copy: &Path, tests: &[(&str, &str, &str)], words: &[(&str, &str)]) -> Result<Verdict> {
     let target: PathBuf = copy.join("target");
     let cargo = |mut command: Command, package: &str, binary: &str| {
         command.args(["test", "-q", "-p", package]);
@@ -299,7 +304,7 @@ pub(crate) fn judge(copy: &Path, tests: &[(&str, &str, &str)], seeds: &str) -> R
             LIBRARY => command.arg("--lib"),
             binary => command.args(["--test", binary]),
         };
-        command.current_dir(copy).env("CARGO_TARGET_DIR", &target).env("FSTITCH_CRASH_SEEDS", seeds);
+        command.current_dir(copy).env("CARGO_TARGET_DIR", &target).envs(words.iter().copied());
         command
     };
     for &(package, binary, names) in tests {
