@@ -178,6 +178,12 @@ const PLANTS: &[(&str, FindingClass, After, Plant)] = &[
         let at = image.superblock(209);
         image.bytes[at] = 0;
     }),
+    // The same where flags once were; UFS1 with such a superblock is not mended.
+    ("superblock-not-clean", Allowed, Same, |image| {
+        let (at, value) = if image.is_two() { (211, 5) } else { (209, 0) };
+        let at = image.superblock(at);
+        image.bytes[at] = value;
+    }),
     ("superblock-field", Corrupt, Same, |image| {
         let at = image.superblock(1336);
         image.put64(at, 5);

@@ -6,7 +6,7 @@ use fstitch_core::{BlockDevice, BlockKind, BlockNo, FileKind, Result};
 use super::groups::{self, Layout};
 use super::maps;
 use super::state::State;
-use super::volume::{FLAGS_UPDATED, HASHES_OR_QUOTA, Volume, at};
+use super::volume::{FLAGS_UPDATED, HASHES_OR_QUOTA, OLD_UNCLEAN, Volume, at};
 use crate::ufs::layout::superblock::{PLACES, READ, ROOT_INO, Superblock, Version, flag};
 use crate::ufs::order::Order;
 use crate::view::BlockView;
@@ -268,6 +268,10 @@ pub(super) fn check_clean(volume: &Volume<'_>, state: &mut State, is_unclean: bo
     volume.edit_super(volume.shape.at, |raw| {
         (raw[at::MODIFIED], raw[at::CLEAN], raw[at::READ_ONLY]) = (0, 1, 0);
         order.put_u32(raw, at::OLD_TIME, old_time);
+        if raw[at::OLD_FLAGS] & FLAGS_UPDATED == 0 {
+            // The flags are where they once were.
+            raw[at::OLD_FLAGS] &= !OLD_UNCLEAN;
+        }
         if is_updated {
             let flags = order.u32(raw, at::FLAGS);
             order.put_u32(raw, at::FLAGS, flags & !(flag::UNCLEAN | flag::NEEDS_FSCK));

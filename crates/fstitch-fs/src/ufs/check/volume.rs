@@ -39,6 +39,8 @@ pub(super) mod at {
 
 /// The bit of the old flags that says that the new places of fields are used.
 pub(super) const FLAGS_UPDATED: u8 = 0x80;
+/// Among flags that are where they once were: it was not unmounted in an orderly way, or a check is due.
+pub(super) const OLD_UNCLEAN: u8 = 5;
 /// Check hashes on FreeBSD, quotas on NetBSD.
 pub(super) const HASHES_OR_QUOTA: u32 = 0x200;
 /// NFSv4 ACLs on FreeBSD, a journal in use on NetBSD.
