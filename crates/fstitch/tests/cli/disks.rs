@@ -93,7 +93,7 @@ fn what_cannot_be_a_list_of_disks_is_refused_with_what_would_be() {
     fstitch(&format!("tune --policy checksum {image}")).refused(1, "the one that it was made with");
     fstitch(&format!("info --offset 4096 {image}")).refused(1, "not at an offset");
     let new = list(&place, &["n", "m"]);
-    fstitch(&format!("mkfs ext3 {new} 16M")).refused(2, "needs --policy");
+    fstitch(&format!("mkfs ext3 {new} 16M")).refused(2, "needs --stripe, or --policy");
     fstitch(&format!("mkfs minixlld --policy d-graid {new} 16M")).refused(2, "cannot be on several disks");
     fstitch(&format!("mkfs ext3 --policy d-graid {},{} 16M", place.text("n"), place.text("n")))
         .refused(1, "is there twice");
