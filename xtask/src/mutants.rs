@@ -133,7 +133,17 @@ const BPFS: Own = Own {
 
 const EXT4: Own = Own {
     list: EXT4_MUTANTS,
-    sources: &["fstitch-core", "fstitch-patch", "fstitch-fs", "fstitch-crashlab", "fstitch-systems"],
+    // What another format does is nothing to it.
+    sources: &[
+        "fstitch-core",
+        "fstitch-patch",
+        "fstitch-fs/src/ext2",
+        "fstitch-fs/src/uhfs",
+        "fstitch-fs/src/gather.rs",
+        "fstitch-fs/src/pending.rs",
+        "fstitch-fs/src/unstable.rs",
+        "fstitch-crashlab",
+    ],
     tests: EXT4_TESTS,
     section: "ext4-mutants",
 };

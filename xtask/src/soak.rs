@@ -385,7 +385,7 @@ pub fn sources(root: &Path, commit: &str) -> Result<String> {
     sources_of(root, commit, &SOURCES)
 }
 
-/// The same of some crates.
+/// The same of some crates, or of files and folders in them, which are told by their paths.
 pub fn sources_of(root: &Path, commit: &str, crates: &[&str]) -> Result<String> {
     let found = sources_of_each(root, &[commit], crates)?.pop().flatten();
     found.with_context(|| format!("{commit} has none of our sources"))
@@ -405,7 +405,8 @@ fn sources_of_each(root: &Path, commits: &[&str], crates: &[&str]) -> Result<Vec
     let mut asked = String::new();
     for commit in commits {
         for folder in crates {
-            let _ = writeln!(asked, "{commit}:crates/{folder}/src");
+            let below = if folder.contains('/') { "" } else { "/src" };
+            let _ = writeln!(asked, "{commit}:crates/{folder}{below}");
         }
     }
     let mut input = git.stdin.take().context("git takes no questions")?;

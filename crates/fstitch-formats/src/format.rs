@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::io::{self, Read};
 use std::sync::Arc;
 
-use fstitch_core::{BlockDevice, Clock, Consistency, RepairOptions, RepairReport, Result, Timestamp};
+use fstitch_core::{BlockDevice, BlockNo, Clock, Consistency, RepairOptions, RepairReport, Result, Timestamp};
 use fstitch_fs::arrange::{Arrangement, Chosen};
 use fstitch_fs::uhfs::UhfsOptions;
 use fstitch_patch::Cache;
@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::make::{Asked, Making, Word};
 use crate::resize::{CountsUsage, MapsFiles, Resizes, Tunes};
-use crate::{Around, Claim, Description, KeepsMaps, NamesBlocks, Volume, Who};
+use crate::{Around, Claim, Description, KeepsMaps, NamesBlocks, Owners, Volume, Who};
 
 /// A format. Media are given in blocks of the volume's size unless it says otherwise.
 pub trait Format: Send + Sync {
@@ -312,6 +312,45 @@ pub trait Snapshots {
         to: &mut dyn io::Write,
         progress: &mut dyn FnMut(u64),
     ) -> Result<()>;
+}
+
+/// Where a look at all blocks of a volume goes on: whoever asks hands it back as it is. Field names are a contract.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ScrubPlace {
+    /// The number of the tree.
+    pub tree: u64,
+    /// What was written by this root was looked at in trees before.
+    pub generation: u64,
+    /// The inode there.
+    pub inode: u64,
+    /// Of its attributes, not of its contents.
+    pub attributes: bool,
+    /// The block of these.
+    pub index: u64,
+}
+
+/// What a look at some blocks of a volume has found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Sums {
+    /// Blocks that were read and compared.
+    pub blocks: u64,
+    /// Those that are not what was written, or cannot be read.
+    pub damaged: Vec<BlockNo>,
+    /// Whom they belong to; others are more of them than are listed.
+    pub owners: Owners,
+    /// Where to go on; `None` at the end.
+    pub next: Option<ScrubPlace>,
+}
+
+/// A volume that is open, each of whose blocks has a checksum.
+pub trait HasSums {
+    /// How many of its blocks are in use, about.
+    fn used(&self) -> u64;
+    /// Reads some blocks, past what is in memory, and compares them: from the beginning, or from a place on.
+    ///
+    /// # Errors
+    /// Those of a commit. What cannot be read is damaged.
+    fn compare(&self, from: Option<ScrubPlace>) -> Result<Sums>;
 }
 
 /// What is done with the snapshots of a volume.

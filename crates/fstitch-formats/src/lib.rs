@@ -38,8 +38,8 @@ pub mod whose;
 
 pub use described::{Description, Field};
 pub use format::{
-    Cached, Durability, Format, HasSnapshots, Identity, Journals, Look, OwnJournal, Recovering, Recovery,
-    Shares, Snapshot, SnapshotWork, Snapshots, TreeKind,
+    Cached, Durability, Format, HasSnapshots, HasSums, Identity, Journals, Look, OwnJournal, Recovering,
+    Recovery, ScrubPlace, Shares, Snapshot, SnapshotWork, Snapshots, Sums, TreeKind,
 };
 pub use fstitch_fs::ext2::mmp::{Around, Claim, Who};
 pub use maps::{KeepsMaps, MapsAt};

@@ -8,7 +8,7 @@ use fstitch_fs::loopback::Loopback;
 use fstitch_fs::uhfs::{Reclaimed, Uhfs};
 use fstitch_patch::{Cache, Placement};
 
-use crate::Snapshots;
+use crate::{HasSums, Snapshots};
 
 /// References that the kernel holds: inodes, and how many of each.
 pub type References = Vec<(InodeNo, u64)>;
@@ -68,6 +68,10 @@ pub trait Volume: FileSystem {
     }
     /// Its snapshots, if volumes of the format have some.
     fn snapshots(&self) -> Option<&dyn Snapshots> {
+        None
+    }
+    /// What compares all of its blocks with their checksums, if the format has one for each.
+    fn sums(&self) -> Option<&dyn HasSums> {
         None
     }
     /// All references that are held, for who opens the volume anew.

@@ -4,21 +4,24 @@ use std::io::{Read, Write};
 use std::sync::Arc;
 
 use fstitch_core::{
-    BlockDevice, Clock, Consistency, Error, FileSystem, Le, RepairOptions, RepairReport, Result, SystemClock,
+    BlockDevice, BlockNo, Clock, Consistency, Error, FileSystem, Le, RepairOptions, RepairReport, Result, SystemClock,
 };
 use fstitch_fs::arrange::Arrangement;
 use fstitch_fs::waffle::layout::root::feature;
 use fstitch_fs::waffle::layout::{BLOCK_BYTES, BLOCK_SIZE};
 use fstitch_fs::waffle::mkfs::{MkfsOptions, identify, label, mkfs};
-use fstitch_fs::waffle::{Options, Root, Waffle, check, copy_stream, receive};
+use fstitch_fs::waffle::{
+    Options, Root, ScrubAt, ScrubPart, Scrubbed, Waffle, check, copy_stream, receive,
+};
 use fstitch_patch::{Cache, CacheOptions};
 use serde_json::{Map, Value};
 
 use crate::lent::lend;
 use crate::make::{Asked, AskedJournal, Fresh, Made, Making};
+use crate::whose::Role;
 use crate::{
-    Description, Format, HasSnapshots, Health, Identity, Look, OwnJournal, References, Snapshot,
-    SnapshotWork, Snapshots, TreeKind, Volume, show,
+    Description, Format, HasSnapshots, HasSums, Health, Identity, Look, Owner, Owners, OwnJournal, References,
+    ScrubPlace, Snapshot, SnapshotWork, Snapshots, Sums, TreeKind, Volume, show,
 };
 
 /// Our own format with shadow paging.
@@ -26,6 +29,9 @@ pub struct WaffleFormat;
 
 /// The option with which what is written to the volume's files is compressed.
 const COMPRESS: &str = "compress";
+
+/// Blocks that one part of a scrub compares, about.
+const SCRUBBED: u64 = 1 << 14;
 
 /// A volume that is to be made.
 struct Plan(MkfsOptions);
@@ -243,6 +249,63 @@ impl Snapshots for Waffle {
     }
 }
 
+impl HasSums for Waffle {
+    fn used(&self) -> u64 {
+        let root = self.root_made();
+        root.blocks - root.free
+    }
+
+    fn compare(&self, from: Option<ScrubPlace>) -> Result<Sums> {
+        let from = from.map(|place| ScrubAt {
+            tree: place.tree,
+            after: place.generation,
+            inode: place.inode,
+            in_attributes: place.attributes,
+            leaf: place.index,
+        });
+        let part = self.scrub(from, SCRUBBED)?;
+        let next = part.next.map(|at| ScrubPlace {
+            tree: at.tree,
+            generation: at.after,
+            inode: at.inode,
+            attributes: at.in_attributes,
+            index: at.leaf,
+        });
+        let damaged = part.damaged.iter().map(|found| BlockNo(found.block)).collect();
+        Ok(Sums { blocks: part.blocks, damaged, owners: owners(&part), next })
+    }
+}
+
+/// Whom the damaged blocks of a part belong to.
+fn owners(part: &ScrubPart) -> Owners {
+    let mut owners: Vec<Owner> = Vec::new();
+    for found in &part.damaged {
+        let role = match found.what {
+            Scrubbed::Tables => Role::Tables,
+            Scrubbed::Map => Role::Map,
+            Scrubbed::Inodes => Role::Inodes,
+            Scrubbed::Contents => Role::Contents,
+            Scrubbed::Entries => Role::Entries,
+            Scrubbed::Attributes => Role::Attributes,
+        };
+        let is_it = |owner: &&mut Owner| {
+            (owner.role, owner.inode, &owner.paths) == (role, found.inode, &found.paths)
+        };
+        match owners.iter_mut().find(is_it) {
+            Some(owner) => owner.blocks += 1,
+            None => owners.push(Owner {
+                role,
+                group: None,
+                inode: found.inode,
+                paths: found.paths.clone(),
+                blocks: 1,
+                first: BlockNo(found.block),
+            }),
+        }
+    }
+    Owners { owners, others: part.unnamed, unread: 0 }
+}
+
 impl Making for Plan {
     fn name(&self) -> &'static str {
         "waffle"
@@ -304,6 +367,10 @@ impl Volume for Waffle {
     }
 
     fn snapshots(&self) -> Option<&dyn Snapshots> {
+        Some(self)
+    }
+
+    fn sums(&self) -> Option<&dyn HasSums> {
         Some(self)
     }
 

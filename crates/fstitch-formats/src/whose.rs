@@ -30,6 +30,12 @@ pub enum Role {
     Attributes,
     /// The journal's.
     Journal,
+    /// Some inodes, in a format whose inodes have no table.
+    Inodes,
+    /// The root of a volume, and the tables that are not of one file system in it.
+    Tables,
+    /// Which blocks are in use, in a format without groups.
+    Map,
     /// The shepherd's.
     Maps,
     /// What the format keeps for itself: room to grow, bad blocks, a boot loader.
@@ -56,6 +62,9 @@ impl Role {
             Self::Pointers => "pointers",
             Self::Attributes => "attributes",
             Self::Journal => "journal",
+            Self::Inodes => "inodes",
+            Self::Tables => "tables",
+            Self::Map => "map",
             Self::Maps => "maps",
             Self::Reserved => "reserved",
             Self::Free => "free",
@@ -90,6 +99,8 @@ impl fmt::Display for Owner {
             Role::Inode => "the inode of ",
             Role::Pointers => "the pointers of ",
             Role::Attributes => "the attributes of ",
+            Role::Inodes if self.paths.is_empty() => return write!(f, "inodes"),
+            Role::Inodes => "inodes of ",
             role => return in_groups(role, self.group.unwrap_or(0), f),
         };
         write!(f, "{of}")?;
@@ -117,6 +128,8 @@ fn in_groups(role: Role, group: u32, f: &mut fmt::Formatter<'_>) -> fmt::Result 
         (Role::InodeTable, _) => write!(f, "the inode table of group {group}"),
         (Role::Journal, _) => write!(f, "the journal"),
         (Role::Maps, _) => write!(f, "the maps of the policy"),
+        (Role::Tables, _) => write!(f, "the tables of the volume"),
+        (Role::Map, _) => write!(f, "the map of what is in use"),
         (Role::Reserved, _) => write!(f, "what the format keeps for itself"),
         (Role::Free, _) => write!(f, "nobody: free"),
         _ => write!(f, "nobody, though in use"),

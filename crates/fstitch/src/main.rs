@@ -143,7 +143,7 @@ enum Command {
     Lld(lld::Arguments),
     /// Say what is done when a disk fails, by kind of block
     Policy(policy::Arguments),
-    /// Read and compare everything that a volume's policy keeps of it, and mend what can be
+    /// Read and compare everything that a volume has checksums or copies of, and mend what can be
     Scrub(shepherd::scrub::Arguments),
     /// Show how a volume that follows a policy is doing, and what to do about it
     Health(shepherd::health::Arguments),

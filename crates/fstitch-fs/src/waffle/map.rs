@@ -55,6 +55,11 @@ pub(super) struct Map {
     log: Vec<(u64, bool)>,
 }
 
+/// What a block of a level holds, for the device.
+fn kind(level: usize) -> BlockKind {
+    if level == 0 { BlockKind::BlockBitmap } else { BlockKind::GroupDescriptor }
+}
+
 /// The blocks of a region.
 fn len(blocks: u64, region: u64) -> u64 {
     blocks.saturating_sub(region * REGION).min(REGION)
@@ -165,6 +170,13 @@ impl Map {
     /// Where the map's blocks are.
     pub(super) fn shape(&self) -> &MapShape {
         &self.shape
+    }
+
+    /// The references to all of its blocks.
+    pub(super) fn places(&self) -> Vec<(Ref, BlockKind)> {
+        let levels = self.refs.iter().enumerate();
+        let all = levels.flat_map(|(level, refs)| refs.iter().map(move |&reference| (reference, kind(level))));
+        all.filter(|(reference, _)| !reference.is_none()).collect()
     }
 
     /// The reference to the top.
@@ -318,7 +330,7 @@ impl Map {
             let mut above: Vec<u64> = changed.iter().map(|(index, ..)| index / FAN).collect();
             above.dedup();
             for (index, bytes, extra) in changed {
-                let kind = if level == 0 { BlockKind::BlockBitmap } else { BlockKind::GroupDescriptor };
+                let kind = kind(level);
                 let first = self.shape.home(level, index, false);
                 let reference = &mut self.refs[level][to_usize(index)];
                 let block = if reference.block == first { first + 1 } else { first };

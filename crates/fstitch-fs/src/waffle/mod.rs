@@ -9,6 +9,7 @@
 //!   state.rs   an operation's begin, room, end and undoing      map.rs   used and free blocks
 //!   commit.rs  nodes become blocks, and a root                  layout/  bytes
 //!   snapshot.rs  records of roots that stay, and clones of them    share.rs  files that share blocks    stream/  snapshots sent and received
+//!   scrub.rs   every sum, compared with the medium while the volume is in use
 //!   volume.rs age.rs  a mount: locks, references, when it commits      grouped.rs  devices with smaller blocks
 //!        │
 //!        ▼
@@ -31,6 +32,7 @@ pub mod mkfs;
 mod moves;
 mod names;
 mod posix;
+mod scrub;
 mod share;
 mod snapshot;
 mod state;
@@ -41,6 +43,7 @@ mod xattr;
 
 pub use grouped::grouped;
 pub use layout::root::Root;
+pub use scrub::{Damaged, ScrubAt, ScrubPart, Scrubbed};
 pub use snapshot::Snapshot;
 pub use stream::{Received, copy_stream, receive};
 pub use volume::{Options, Waffle};

@@ -128,6 +128,11 @@ impl State {
         tree == self.head || matches!(obj, Obj::Shared | Obj::Trees)
     }
 
+    /// A node of a tree that has changed since the last commit.
+    pub(super) fn node_in_memory(&self, tree: usize, key: Key) -> Option<Node> {
+        self.nodes.get(&key).filter(|_| self.is_ours(tree, key.0)).cloned()
+    }
+
     /// A node of an object in a tree; `None` where there is none.
     ///
     /// # Errors

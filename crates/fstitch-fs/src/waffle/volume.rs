@@ -104,6 +104,8 @@ pub struct Waffle {
     core: RwLock<Core, rank::Inode>,
     commits: Mutex<(), rank::Gate>,
     cache: Arc<Cache>,
+    /// What is below the cache, if nobody else uses that.
+    device: Option<Arc<dyn BlockDevice>>,
     table: Table<InUse>,
     clock: ClockOf,
     options: Options,
@@ -157,7 +159,8 @@ impl Waffle {
     ) -> Result<Arc<Self>> {
         let device = super::grouped(device)?;
         let root = Root::read(&*device)?;
-        Self::open(Cache::new(device, cache, clock), root, options)
+        let below = Some(Arc::clone(&device));
+        Self::open_on(below, Cache::new(device, cache, clock), root, options)
     }
 
     /// Mounts the volume in a cache, whose blocks are the volume's.
@@ -166,6 +169,15 @@ impl Waffle {
     /// `Corrupt` if there is none, or it is damaged where it cannot be used without; `Unsupported` by the names of features; `ENOENT` if
     /// there is no such tree.
     pub fn open(cache: Arc<Cache>, root: Root, options: Options) -> Result<Arc<Self>> {
+        Self::open_on(None, cache, root, options)
+    }
+
+    fn open_on(
+        device: Option<Arc<dyn BlockDevice>>,
+        cache: Arc<Cache>,
+        root: Root,
+        options: Options,
+    ) -> Result<Arc<Self>> {
         assert_eq!(cache.block_size(), BLOCK, "a block of the cache is one of the volume");
         let read_only = options.read_only || cache.options().read_only;
         if !read_only {
@@ -182,6 +194,7 @@ impl Waffle {
             table: Table::new(options.idle_nodes),
             clock: ClockOf(Arc::clone(&cache)),
             cache,
+            device,
             options,
             was_unclean,
             is_due: AtomicBool::new(false),
@@ -211,6 +224,11 @@ impl Waffle {
     #[must_use]
     pub fn cache(&self) -> &Arc<Cache> {
         &self.cache
+    }
+
+    /// The medium itself, past the cache.
+    pub(super) fn device(&self) -> Option<&Arc<dyn BlockDevice>> {
+        self.device.as_ref()
     }
 
     /// Whether the volume had not been closed in an orderly way. It is as its last root says, all the same.

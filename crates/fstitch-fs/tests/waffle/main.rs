@@ -9,6 +9,7 @@ mod compressed;
 mod damage;
 mod full;
 mod rig;
+mod scrub;
 mod shared;
 mod snapshots;
 mod streams;

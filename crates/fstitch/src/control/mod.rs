@@ -85,10 +85,13 @@ pub enum Request {
         /// The one that it is told from.
         since: Option<String>,
     },
-    /// Read and compare what the maps of a policy speak of: a part of the volume.
+    /// Read and compare what the maps of a policy speak of, or what the format has checksums of: a part of the volume.
     Scrub {
         /// The block where it begins.
         from: u64,
+        /// The same where the format's checksums are compared: what the part before said.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        place: Option<fstitch_formats::ScrubPlace>,
     },
     /// Answer when the volume has been unmounted and everything is on the medium.
     Wait,

@@ -61,7 +61,7 @@ pub trait Served: Send + Sync + 'static {
     /// For `send`.
     fn send(&self, name: &str, since: Option<&str>, to: &mut dyn std::io::Write) -> Result<()>;
     /// For `scrub`.
-    fn scrub(&self, from: u64) -> Result<crate::shepherd::scrub::Found>;
+    fn scrub(&self, from: u64, place: Option<fstitch_formats::ScrubPlace>) -> Result<crate::shepherd::scrub::Found>;
     /// For `trace`: from now on it is noted what becomes of patches. Fails where somebody has that done.
     fn begin_trace(&self) -> Result<Head>;
     /// What has happened since the last time.
@@ -197,7 +197,7 @@ fn answer(request: &Request, served: &dyn Served) -> Response {
         Request::Health => served.health().map(|health| Response::Health(Box::new(health))),
         Request::Whose { blocks } => served.whose(blocks).map(Response::Whose),
         Request::Snapshots { change } => served.snapshots(change.as_ref()).map(Response::Snapshots),
-        Request::Scrub { from } => served.scrub(*from).map(Response::Scrub),
+        Request::Scrub { from, place } => served.scrub(*from, *place).map(Response::Scrub),
         Request::Wait | Request::Trace | Request::Send { .. } => {
             Ok(Response::Error("this is answered elsewhere".into()))
         }
@@ -373,7 +373,7 @@ mod tests {
         fn snapshots(&self, _: Option<&SnapshotChange>) -> Result<Vec<fstitch_formats::Snapshot>> {
             anyhow::bail!("no snapshots")
         }
-        fn scrub(&self, from: u64) -> Result<crate::shepherd::scrub::Found> {
+        fn scrub(&self, from: u64, _place: Option<fstitch_formats::ScrubPlace>) -> Result<crate::shepherd::scrub::Found> {
             Ok(crate::shepherd::scrub::Found { next_block: Some(from), ..Default::default() })
         }
         fn begin_trace(&self) -> Result<Head> {

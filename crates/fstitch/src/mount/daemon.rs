@@ -9,9 +9,8 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use fstitch_core::lock::Unpoisoned;
 use fstitch_core::{BlockDevice, BlockNo, FileSystem};
-use fstitch_formats::Snapshot;
 use fstitch_formats::resize::Resized;
-use fstitch_formats::{Format, Health};
+use fstitch_formats::{Format, Health, ScrubPlace, Snapshot};
 use fstitch_fs::uhfs::Reclaimed;
 use fstitch_fuse::{AwakeWatch, Invalidator, Mount, UnmountOnSignal};
 use fstitch_patch::VolumeDevice;
@@ -554,12 +553,12 @@ impl Served for Daemon {
         crate::snapshot::said(snapshots.send(name, since, to, &mut |_| ()), name, since)
     }
 
-    fn scrub(&self, from: u64) -> Result<crate::shepherd::scrub::Found> {
+    fn scrub(&self, from: u64, place: Option<ScrubPlace>) -> Result<crate::shepherd::scrub::Found> {
         self.with(|volume| {
-            let kept = volume
-                .kept
-                .as_ref()
-                .context("the volume follows no policy, so there is nothing to compare")?;
+            let Some(kept) = volume.kept.as_ref() else {
+                let sums = volume.fs.sums().context(crate::shepherd::scrub::NONE)?;
+                return crate::shepherd::scrub::sums_part(sums, from, place);
+            };
             let (format, newest) = newest(volume)?;
             crate::shepherd::scrub::part(kept, format, &*newest, from)
         })

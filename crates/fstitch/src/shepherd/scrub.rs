@@ -1,15 +1,16 @@
-//! `fstitch scrub`: everything that the maps of a policy speak of is read and compared.
+//! `fstitch scrub`: everything that the maps of a policy speak of is read and compared; of a format whose blocks have checksums of
+//! their own, all blocks in use.
 
 use std::fmt::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use fstitch_core::num::to_u64;
 use fstitch_core::{BlockDevice, BlockKind, BlockNo, Clock, SystemClock};
-use fstitch_formats::Format;
 use fstitch_formats::whose::Role;
+use fstitch_formats::{Format, HasSums, ScrubPlace};
 use fstitch_shepherd::engine::Scrubbed;
 use fstitch_shepherd::{Shepherd, Stretch};
 use serde::{Deserialize, Serialize};
@@ -37,7 +38,7 @@ pub struct Arguments {
     /// At most so many bytes a second
     #[arg(long, value_name = "BYTES", value_parser = crate::size::bytes)]
     rate: Option<u64>,
-    /// Begin at this block, where an earlier scrub was stopped
+    /// Begin at this block, where an earlier scrub was stopped (of a volume that follows a policy)
     #[arg(long, value_name = "BLOCK", default_value_t = 0)]
     from: u64,
     #[command(flatten)]
@@ -56,6 +57,9 @@ pub struct Found {
     pub blocks_read: u64,
     /// The block where it goes on; none at the end.
     pub next_block: Option<u64>,
+    /// The same where the format's own checksums are compared.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next_place: Option<ScrubPlace>,
     /// Blocks that could not be read or were not what was written, and are again.
     pub restored: Vec<u64>,
     /// The same, which cannot be written: their copies are read until they can.
@@ -90,6 +94,7 @@ impl Found {
             blocks: done.blocks,
             blocks_read: done.read,
             next_block,
+            next_place: None,
             restored: numbers(done.restored),
             not_restored: numbers(done.not_restored),
             copies_written: done.copies_written,
@@ -103,6 +108,7 @@ impl Found {
         self.blocks += other.blocks;
         self.blocks_read += other.blocks_read;
         self.next_block = other.next_block;
+        self.next_place = other.next_place;
         self.restored.extend(other.restored);
         self.not_restored.extend(other.not_restored);
         self.copies_written += other.copies_written;
@@ -120,7 +126,7 @@ impl Found {
         for (blocks, what) in [
             (&self.restored, "was damaged, and has been restored"),
             (&self.not_restored, "cannot be written: its copy is read in its place"),
-            (&self.lost, "is LOST: neither it nor a copy is what was written"),
+            (&self.lost, "is LOST: nothing is left of it that is what was written"),
             (&self.differing, "DIFFERS from its copy, and no sum says which of them is right"),
         ] {
             for block in blocks {
@@ -140,12 +146,11 @@ impl Found {
                 self.not_restored.len()
             ),
         };
-        writeln!(
-            shown,
-            "{name}: {} blocks read, {} of them copies; {verdict}",
-            self.blocks_read,
-            self.blocks_read - self.blocks
-        )?;
+        let copies = match self.blocks_read - self.blocks {
+            0 => String::new(),
+            copies => format!(", {copies} of them copies"),
+        };
+        writeln!(shown, "{name}: {} blocks read{copies}; {verdict}", self.blocks_read)?;
         Ok(shown)
     }
 }
@@ -220,31 +225,39 @@ fn mounted(arguments: &Arguments) -> Result<Found> {
     let display = spinner(arguments.json);
     let pace = Pace { clock: SystemClock::new(), rate: arguments.rate };
     let mut found = Found::default();
-    let mut from = Some(arguments.from);
-    while let Some(at) = from {
+    let mut request = Request::Scrub { from: arguments.from, place: None };
+    loop {
         let mut connection = if_mounted(&arguments.image)?.context("the volume was unmounted meanwhile")?;
-        let answer = connection.ask(&Request::Scrub { from: at })?;
-        match answer {
+        match connection.ask(&request)? {
             Response::Scrub(part) => found.add(part),
             Response::Error(reason) => bail!("{reason}"),
             other => bail!("an unexpected answer: {other:?}"),
         }
-        from = found.next_block;
-        display.set_message(format!("{} blocks read, up to block {}", found.blocks_read, from.unwrap_or(at)));
+        let up_to = found.next_block.map(|block| format!(", up to block {block}")).unwrap_or_default();
+        display.set_message(format!("{} blocks read{up_to}", found.blocks_read));
         display.tick();
         pace.wait(found.blocks_read * 4096);
+        request = match (found.next_block, found.next_place) {
+            (Some(from), _) => Request::Scrub { from, place: None },
+            (None, Some(place)) => Request::Scrub { from: 0, place: Some(place) },
+            (None, None) => break,
+        };
     }
     display.finish_and_clear();
     Ok(found)
 }
 
 fn unmounted(arguments: &Arguments) -> Result<Found> {
-    let opened = arguments.volume.open_kept(&arguments.image, Access::ReadWrite)?;
     let name = || arguments.image.display().to_string();
-    let kept = opened
-        .kept
-        .as_ref()
-        .with_context(|| format!("{}: it follows no policy, so there is nothing to compare", name()))?;
+    let opened = match arguments.volume.open_kept(&arguments.image, Access::ReadWrite) {
+        Ok(opened) if opened.kept.is_none() => {
+            opened.close()?;
+            return with_sums(arguments);
+        }
+        Err(_) if open::is_only_readable(&arguments.image) => return with_sums(arguments),
+        opened => opened?,
+    };
+    let kept = opened.kept.as_ref().context("it was looked at")?;
     if let Some(report) =
         crate::recovery::recover(opened.format, &*opened.device, arguments.volume.journal.as_deref())?
     {
@@ -275,6 +288,47 @@ fn unmounted(arguments: &Arguments) -> Result<Found> {
     let found = Found::named(done, None, (kept, opened.format, &*opened.device));
     kept.close()?;
     Ok(found)
+}
+
+/// What is said of a volume that has neither.
+pub const NONE: &str = "it follows no policy, and its format has no checksums of its blocks: there is nothing to compare";
+
+/// Goes over a volume that follows no policy.
+fn with_sums(arguments: &Arguments) -> Result<Found> {
+    let name = || arguments.image.display().to_string();
+    let volume = arguments.volume.open(&arguments.image, Access::ReadOnly)?;
+    let sums = volume.fs.sums().with_context(|| format!("{}: {NONE}", name()))?;
+    let display = spinner(arguments.json);
+    let pace = Pace { clock: SystemClock::new(), rate: arguments.rate };
+    let mut found = Found::default();
+    let mut place = None;
+    loop {
+        found.add(sums_part(sums, arguments.from, place)?);
+        place = found.next_place;
+        display.set_message(format!("{} of about {} blocks", found.blocks, sums.used()));
+        display.tick();
+        pace.wait(found.blocks * 4096);
+        if place.is_none() {
+            break;
+        }
+    }
+    display.finish_and_clear();
+    volume.close()?;
+    Ok(found)
+}
+
+/// A part of a volume whose format has checksums of its blocks.
+pub fn sums_part(sums: &dyn HasSums, from: u64, place: Option<ScrubPlace>) -> Result<Found> {
+    ensure!(from == 0, "such a scrub goes by trees and inodes, and does not begin at a block: leave --from away");
+    let part = sums.compare(place)?;
+    Ok(Found {
+        blocks: part.blocks,
+        blocks_read: part.blocks,
+        next_place: part.next,
+        lost: part.damaged.into_iter().map(BlockNo::get).collect(),
+        damaged: Whose::from(part.owners),
+        ..Found::default()
+    })
 }
 
 /// Free blocks of a disk that was replaced are marked as lost as well, and those that the format keeps in reserve: nobody misses them. Unless all

@@ -5,7 +5,7 @@ use std::fmt::Write;
 
 use anyhow::{Context, Result};
 use fstitch_core::{BlockDevice, BlockNo};
-use fstitch_formats::{Format, Owner};
+use fstitch_formats::{Format, Owner, Owners};
 use serde::{Deserialize, Serialize};
 
 /// Owners that are named.
@@ -64,11 +64,14 @@ pub fn name(format: &dyn Format, device: &dyn BlockDevice, blocks: &[BlockNo]) -
     };
     let asked: BTreeSet<BlockNo> = blocks.iter().copied().collect();
     let found = names.whose(device, &asked, OWNERS_MAX).context("looking for the names of damaged files")?;
-    Ok(Whose {
-        owners: found.owners.into_iter().map(Named::from).collect(),
-        others: found.others,
-        unread: found.unread,
-    })
+    Ok(found.into())
+}
+
+impl From<Owners> for Whose {
+    fn from(found: Owners) -> Self {
+        let owners = found.owners.into_iter().map(Named::from).collect();
+        Self { owners, others: found.others, unread: found.unread }
+    }
 }
 
 impl Whose {

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use super::harness::{Mounted, Place, fstitch};
+use super::harness::{Mounted, Place, Ran, fstitch};
 
 /// Names of snapshots that `snapshot list --json` shows.
 fn names(of: &str) -> Vec<String> {
@@ -261,4 +261,49 @@ fn files_are_compressed_where_they_should_be() {
     drop(mount);
     fstitch(&format!("fsck -fn {plain}")).ok();
     assert_eq!(fstitch(&format!("cat {plain}:/packed/text")).ok(), text);
+}
+
+/// Whatever block is damaged, by hand here, is told with the name of its file, whether the volume is mounted or not.
+#[test]
+fn a_scrub_names_what_is_damaged() {
+    let place = Place::new();
+    let (image, at, file) = (place.text("a.img"), place.text("at"), place.text("file"));
+    fs::create_dir(place.at("at")).unwrap();
+    let contents: Vec<u8> = (0..100_000_u32).flat_map(u32::to_le_bytes).collect();
+    fs::write(place.at("file"), &contents).unwrap();
+    fstitch(&format!("mkfs waffle -q {image} 32M")).ok();
+    fstitch(&format!("cp {file} {image}:/file")).ok();
+    fstitch(&format!("snapshot create {image} one")).ok();
+    fstitch(&format!("rm {image}:/file")).ok();
+    let said = fstitch(&format!("scrub {image}")).ok();
+    assert!(said.contains("all of it is as it was written"), "{said}");
+    fstitch(&format!("scrub --from 7 {image}")).refused(1, "does not begin at a block");
+    let mount = Mounted::new("", &image, &at);
+    let mut bytes = fs::read(&image).unwrap();
+    let block = bytes.chunks(4096).position(|block| block == &contents[40_960..45_056]).unwrap();
+    bytes[block * 4096 + 9] ^= 1;
+    // The daemon reads the same file.
+    std::os::unix::fs::FileExt::write_at(
+        &fs::OpenOptions::new().write(true).open(&image).unwrap(),
+        &bytes[block * 4096..][..4096],
+        u64::try_from(block).unwrap() * 4096,
+    )
+    .unwrap();
+    let names = |of: &str| {
+        let Ran { code, out: said, err } = fstitch(&format!("scrub {of}"));
+        assert_eq!(code, 1, "{err}");
+        assert!(said.contains(&format!("block {block} is LOST")), "{said}");
+        assert!(said.contains("/.snapshots/one/file (1 block)"), "{said}");
+        let shown = fstitch(&format!("scrub --json {of}"));
+        let shown: serde_json::Value = serde_json::from_str(&shown.out).unwrap();
+        assert_eq!(shown["lost"], serde_json::json!([block]));
+        assert_eq!(shown["damaged"]["owners"][0]["paths"][0], "/.snapshots/one/file");
+    };
+    if let Some(mount) = mount {
+        names(&at);
+        mount.end();
+    }
+    names(&image);
+    fstitch(&format!("mkfs ext4 -F -q {image} 32M")).ok();
+    fstitch(&format!("scrub {image}")).refused(1, "no checksums of its blocks");
 }
