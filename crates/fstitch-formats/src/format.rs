@@ -4,7 +4,9 @@ use std::fmt::Write;
 use std::io::{self, Read};
 use std::sync::Arc;
 
-use fstitch_core::{BlockDevice, BlockNo, Clock, Consistency, RepairOptions, RepairReport, Result, Timestamp};
+use fstitch_core::{
+    BlockDevice, BlockNo, Clock, Consistency, RepairOptions, RepairReport, Result, Timestamp,
+};
 use fstitch_fs::arrange::{Arrangement, Chosen};
 use fstitch_fs::uhfs::UhfsOptions;
 use fstitch_patch::Cache;

@@ -4,15 +4,14 @@ use std::io::{Read, Write};
 use std::sync::Arc;
 
 use fstitch_core::{
-    BlockDevice, BlockNo, Clock, Consistency, Error, FileSystem, Le, RepairOptions, RepairReport, Result, SystemClock,
+    BlockDevice, BlockNo, Clock, Consistency, Error, FileSystem, Le, RepairOptions, RepairReport, Result,
+    SystemClock,
 };
 use fstitch_fs::arrange::Arrangement;
 use fstitch_fs::waffle::layout::root::feature;
 use fstitch_fs::waffle::layout::{BLOCK_BYTES, BLOCK_SIZE};
 use fstitch_fs::waffle::mkfs::{MkfsOptions, identify, label, mkfs};
-use fstitch_fs::waffle::{
-    Options, Root, ScrubAt, ScrubPart, Scrubbed, Waffle, check, copy_stream, receive,
-};
+use fstitch_fs::waffle::{Options, Root, ScrubAt, ScrubPart, Scrubbed, Waffle, check, copy_stream, receive};
 use fstitch_patch::{Cache, CacheOptions};
 use serde_json::{Map, Value};
 
@@ -20,8 +19,8 @@ use crate::lent::lend;
 use crate::make::{Asked, AskedJournal, Fresh, Made, Making};
 use crate::whose::Role;
 use crate::{
-    Description, Format, HasSnapshots, HasSums, Health, Identity, Look, Owner, Owners, OwnJournal, References,
-    ScrubPlace, Snapshot, SnapshotWork, Snapshots, Sums, TreeKind, Volume, show,
+    Description, Format, HasSnapshots, HasSums, Health, Identity, Look, OwnJournal, Owner, Owners,
+    References, ScrubPlace, Snapshot, SnapshotWork, Snapshots, Sums, TreeKind, Volume, show,
 };
 
 /// Our own format with shadow paging.
@@ -288,9 +287,8 @@ fn owners(part: &ScrubPart) -> Owners {
             Scrubbed::Entries => Role::Entries,
             Scrubbed::Attributes => Role::Attributes,
         };
-        let is_it = |owner: &&mut Owner| {
-            (owner.role, owner.inode, &owner.paths) == (role, found.inode, &found.paths)
-        };
+        let is_it =
+            |owner: &&mut Owner| (owner.role, owner.inode, &owner.paths) == (role, found.inode, &found.paths);
         match owners.iter_mut().find(is_it) {
             Some(owner) => owner.blocks += 1,
             None => owners.push(Owner {

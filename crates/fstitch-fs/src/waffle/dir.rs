@@ -122,6 +122,26 @@ pub(super) fn entries(bytes: &[u8], dir: u64, (leaf, depth): (u64, u8)) -> Resul
     Ok(entries)
 }
 
+/// A name that was saved from a leaf: its inode and its kind as well.
+pub(super) type Saved = (Vec<u8>, u64, FileKind);
+
+/// The names of a leaf that is damaged or breaks a rule: whatever looks like an entry and has the key of its name.
+pub(super) fn saved(bytes: &[u8], seed: u64) -> Vec<Saved> {
+    let mut saved = Vec::new();
+    let mut at = HEAD;
+    while at + ENTRY < bytes.len() {
+        let depth_of_all = (0, 0);
+        match entry_at(bytes, at, 0, depth_of_all) {
+            Ok(entry) if entry.key == name_key(entry.name, seed) => {
+                at += entry.len();
+                saved.push((entry.name.to_vec(), entry.ino, entry.kind));
+            }
+            _ => at += 1,
+        }
+    }
+    saved
+}
+
 /// A leaf without names.
 fn start(bytes: &mut [u8], dir: u64) {
     bytes.fill(0);

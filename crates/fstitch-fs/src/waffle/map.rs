@@ -19,11 +19,11 @@ use fstitch_patch::Cache;
 use super::layout::pointer::{REF_BYTES, Ref};
 use super::layout::{BLOCK, FAN, MapShape, REGION, sum};
 
-const WORDS: usize = BLOCK / 8;
+pub(super) const WORDS: usize = BLOCK / 8;
 /// Regions that stay in memory without need.
 const IDLE_REGIONS: usize = 64;
 
-type Words = [u64; WORDS];
+pub(super) type Words = [u64; WORDS];
 
 /// The maps of a region.
 struct Region {
@@ -172,10 +172,41 @@ impl Map {
         &self.shape
     }
 
+    /// What is used is what `wanted` says of each region, given what the map has of it now, if that can be read; says how many regions
+    /// were otherwise.
+    pub(super) fn correct(
+        &mut self,
+        cache: &Cache,
+        mut wanted: impl FnMut(u64, Option<&Words>) -> Box<Words>,
+    ) -> Result<u64> {
+        let mut corrected = 0;
+        for region in 0..self.shape.counts[0] {
+            let had = match self.words(cache, region) {
+                Ok(words) => Some(words),
+                Err(Error::Corrupt(_)) => None,
+                Err(error) => return Err(error),
+            };
+            let mut new = wanted(region, had.as_deref());
+            let fixed = fixed(self.blocks, self.shape.end, region);
+            new.iter_mut().zip(fixed.iter()).for_each(|(word, fixed)| *word |= fixed);
+            let free = zeros(&new);
+            if had.as_ref() == Some(&new) && self.avail[to_usize(region)] == free {
+                continue;
+            }
+            corrected += 1;
+            self.total = self.total - u64::from(self.avail[to_usize(region)]) + u64::from(free);
+            self.avail[to_usize(region)] = free;
+            self.loaded.insert(region, Region { old: new.clone(), new, is_changed: true });
+        }
+        self.given_up = 0;
+        Ok(corrected)
+    }
+
     /// The references to all of its blocks.
     pub(super) fn places(&self) -> Vec<(Ref, BlockKind)> {
         let levels = self.refs.iter().enumerate();
-        let all = levels.flat_map(|(level, refs)| refs.iter().map(move |&reference| (reference, kind(level))));
+        let all =
+            levels.flat_map(|(level, refs)| refs.iter().map(move |&reference| (reference, kind(level))));
         all.filter(|(reference, _)| !reference.is_none()).collect()
     }
 

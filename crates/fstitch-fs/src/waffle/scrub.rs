@@ -10,7 +10,9 @@
 use std::sync::Arc;
 
 use fstitch_core::num::{to_u64, to_usize};
-use fstitch_core::{BlockBuf, BlockDevice, BlockKind, BlockNo, BlockRead, Errno, Error, FileKind, InodeNo, Result};
+use fstitch_core::{
+    BlockBuf, BlockDevice, BlockKind, BlockNo, BlockRead, Errno, Error, FileKind, InodeNo, Result,
+};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::layout::inode::{INODE_BYTES, INODES_IN_BLOCK, Inode, Slot, place};
@@ -165,7 +167,8 @@ impl Waffle {
             }
         }
         for found in part.damaged.iter_mut().filter(|found| found.what == Scrubbed::Inodes) {
-            found.paths = Some(self.prefix(&found.tree)).filter(|path| !path.is_empty()).into_iter().collect();
+            found.paths =
+                Some(self.prefix(&found.tree)).filter(|path| !path.is_empty()).into_iter().collect();
         }
         for (tree, inodes) in wanted {
             let paths = self.paths(&tree, &inodes)?;
@@ -236,12 +239,10 @@ fn inner(inode: InodeNo) -> u64 {
 fn next_tree(state: &State, last: Option<u64>) -> Option<ScrubAt> {
     let order = |tree: &Record| (tree.kind == TreeKind::Head, tree.id);
     let trees = || state.trees.iter().flatten();
-    let last = match last {
-        // It is gone: as it was a snapshot (no tree is removed at once that changes), all that come later do.
-        Some(id) => Some(trees().find(|tree| tree.id == id).map_or((false, id), order)),
-        None => None,
-    };
-    let next = trees().filter(|tree| last.is_none_or(|last| order(tree) > last)).min_by_key(|tree| order(tree))?;
+    // One that is gone was a snapshot, since no tree is removed at once that changes: all that come later do.
+    let last = last.map(|id| trees().find(|tree| tree.id == id).map_or((false, id), order));
+    let next =
+        trees().filter(|tree| last.is_none_or(|last| order(tree) > last)).min_by_key(|tree| order(tree))?;
     let after = before(&state.trees, next).map_or(0, |(_, generation)| generation);
     Some(ScrubAt { tree: next.id, after, ..ScrubAt::default() })
 }
@@ -271,7 +272,13 @@ fn tables(state: &State, device: &dyn BlockDevice, part: &mut ScrubPart) -> Resu
     part.blocks += 1;
     if !found.is_ok_and(|root| root == state.root) {
         let block = state.root.place();
-        part.note(Damaged { block, what: Scrubbed::Tables, tree: Vec::new(), inode: None, paths: Vec::new() });
+        part.note(Damaged {
+            block,
+            what: Scrubbed::Tables,
+            tree: Vec::new(),
+            inode: None,
+            paths: Vec::new(),
+        });
     }
     let generation = state.root.generation;
     let (nodes, name) = (FxHashMap::default(), &b""[..]);
@@ -473,7 +480,8 @@ impl Walk<'_> {
     /// Reads blocks from the medium; those that are what their references say.
     fn read(&mut self, refs: &[Ref], kind: BlockKind, subject: Subject) -> Result<Vec<Option<BlockBuf>>> {
         let data = (0, self.state.root.blocks);
-        let is_there = |reference: &Ref| reference.unpacked().problem(data, self.state.generation()).is_none();
+        let is_there =
+            |reference: &Ref| reference.unpacked().problem(data, self.state.generation()).is_none();
         let mut blocks: Vec<BlockBuf> = refs.iter().map(|_| BlockBuf::zeroed(BLOCK)).collect();
         let mut reads: Vec<BlockRead<'_>> = refs
             .iter()

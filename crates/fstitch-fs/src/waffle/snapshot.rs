@@ -201,14 +201,21 @@ impl State {
         if theirs == reference {
             return Ok(());
         }
-        if level > 0 {
-            let node = self.load(reference, key, obj.kind(level))?;
+        // What is below a damaged node stays marked as used, as in `drop_below`.
+        let is_leading = level > 0 || obj == Obj::Inodes;
+        let node = match is_leading.then(|| self.load(reference, key, obj.kind(level))) {
+            Some(Err(Error::Corrupt(_))) => {
+                let is_sound = reference.problem(self.data(), self.generation()).is_none();
+                return if is_sound { self.free(reference) } else { Ok(()) };
+            }
+            found => found.transpose()?,
+        };
+        if let Some(node) = node.as_ref().filter(|_| level > 0) {
             for (slot, child) in (0..FAN).map(|slot| (slot, index * FAN + slot)) {
-                let below = Ref::slot(&node, fstitch_core::num::to_usize(slot));
+                let below = Ref::slot(node, fstitch_core::num::to_usize(slot));
                 self.give_up_below(only, (obj, level - 1, child), below)?;
             }
-        } else if obj == Obj::Inodes {
-            let leaf = self.load(reference, key, obj.kind(level))?;
+        } else if let Some(leaf) = &node {
             for ino in index * INODES_IN_BLOCK..(index + 1) * INODES_IN_BLOCK {
                 let (_, at) = place(ino);
                 if let Slot::Used(inode) = Slot::decode(&leaf[at..at + INODE_BYTES], ino)? {

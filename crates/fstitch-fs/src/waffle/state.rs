@@ -116,11 +116,27 @@ impl State {
     /// # Errors
     /// `Io`, `Corrupt`; `ENOENT` if there is no such tree.
     pub(super) fn open(cache: Arc<Cache>, root: Root, name: &[u8]) -> Result<Self> {
+        let map = Map::open(&cache, root.blocks, root.map, root.generation)?;
+        Self::with_map(cache, root, map, name)
+    }
+
+    /// The same, with a map that says nothing where the one on the medium cannot be read.
+    ///
+    /// # Errors
+    /// As [`State::open`].
+    pub(super) fn open_damaged(cache: Arc<Cache>, root: Root) -> Result<Self> {
+        let map = match Map::open(&cache, root.blocks, root.map, root.generation) {
+            Err(Error::Corrupt(_)) => Map::empty(root.blocks),
+            found => found?,
+        };
+        Self::with_map(cache, root, map, b"")
+    }
+
+    fn with_map(cache: Arc<Cache>, root: Root, map: Map, name: &[u8]) -> Result<Self> {
         if root.records > RECORDS_MAX {
             let problem = format!("it says that there are {} trees", root.records);
             return Err(Error::corrupt(Structure::Superblock, BlockNo(root.place()), problem));
         }
-        let map = Map::open(&cache, root.blocks, root.map, root.generation)?;
         let mut state = Self::of(cache, root, Vec::new(), map);
         for number in 0..state.root.records {
             let (leaf, at) = record_place(to_usize(number));

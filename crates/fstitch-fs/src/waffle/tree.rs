@@ -58,7 +58,7 @@ pub(super) type Key = (Obj, u8, u64);
 pub(super) type Node = Arc<BlockBuf>;
 
 /// Numbers in a leaf of the table of shared blocks.
-const COUNTS_IN_BLOCK: u64 = 1024;
+pub(super) const COUNTS_IN_BLOCK: u64 = 1024;
 
 impl State {
     /// Damage in a tree, or where a reference in it leads.
@@ -467,7 +467,14 @@ impl State {
         if level > 0 && (is_ours || !reference.is_none()) {
             let node = match self.nodes.get(&key) {
                 Some(node) => Arc::clone(node),
-                None => self.load(reference, key, obj.kind(level))?,
+                None => match self.load(reference, key, obj.kind(level)) {
+                    // What is below a damaged node stays marked as used, until a check knows better: what has it can go all the same.
+                    Err(Error::Corrupt(_)) => {
+                        self.release_sound(obj, reference)?;
+                        return Ok(leaves);
+                    }
+                    found => found?,
+                },
             };
             for slot in 0..FAN {
                 let child = (obj, level - 1, index * FAN + slot);
@@ -482,7 +489,7 @@ impl State {
             self.note(key);
             self.nodes.remove(&key);
         }
-        self.release(obj, reference)?;
+        self.release_sound(obj, reference)?;
         Ok(leaves)
     }
 
@@ -530,6 +537,36 @@ impl State {
             }
         }
         Ok(true)
+    }
+
+    /// Puts a node in the place of one that cannot be read, or none. What that led to is in nobody's hands unless the new one has it.
+    ///
+    /// # Errors
+    /// `Io`, `Corrupt`.
+    pub(super) fn replace_node(&mut self, key: Key, new: Option<BlockBuf>) -> Result<()> {
+        let (obj, level, index) = key;
+        let fork = self.fork(self.head, obj)?;
+        let old = if level == fork.height {
+            self.set_fork(obj, Fork { root: Ref::NONE, ..fork })?;
+            fork.root
+        } else {
+            self.take_slot(obj, level + 1, index, Ref::NONE)?
+        };
+        self.release_sound(obj, old)?;
+        self.note(key);
+        match new {
+            Some(node) => drop(self.nodes.insert(key, Arc::new(node))),
+            None => drop(self.nodes.remove(&key)),
+        }
+        Ok(())
+    }
+
+    /// Gives up what a reference leads to, unless it leads nowhere that could be given up.
+    fn release_sound(&mut self, obj: Obj, reference: Ref) -> Result<()> {
+        match reference.unpacked().problem(self.data(), self.generation()) {
+            None => self.release(obj, reference),
+            Some(_) => Ok(()),
+        }
     }
 
     /// Takes a free block.

@@ -131,6 +131,12 @@ pub(super) fn when_full(error: Error) -> Result<()> {
     if error.errno() == Errno::NOSPC { Ok(()) } else { Err(error) }
 }
 
+/// Nor is one whose list of inodes without names is damaged.
+fn when_damaged(error: Error) -> Result<()> {
+    // A list that leads to nothing answers so to its users.
+    if matches!(error, Error::Corrupt(_) | Error::Errno(Errno::STALE)) { Ok(()) } else { Err(error) }
+}
+
 /// The time that the cache lives by.
 struct ClockOf(Arc<Cache>);
 
@@ -213,8 +219,8 @@ impl Waffle {
         }
         fs.inode_of(&fs.share().state, InodeNo(ROOT_INO))?.1.seen().attr.expect_directory()?;
         if !fs.options.read_only {
-            // What has no room now is done when there is some.
-            fs.free_orphans().or_else(when_full)?;
+            // What has no room now is done when there is some, and what is damaged is for a check: others can be used.
+            fs.free_orphans().or_else(when_damaged).or_else(when_full)?;
             fs.purge_beside()?;
         }
         Ok(fs)
@@ -498,7 +504,7 @@ impl Waffle {
             self.cache.sync_patches(&[last])
         });
         self.end_life(Errno::ROFS.into());
-        done.and(orphans.or_else(when_full))
+        done.and(orphans.or_else(when_damaged).or_else(when_full))
     }
 
     /// Takes blocks from a file without names until one operation can free the rest: it may share them, and each has a count then.

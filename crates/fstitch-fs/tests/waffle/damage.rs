@@ -9,16 +9,17 @@ use fstitch_fs::waffle::layout::record::{RECORD_BYTES, Record};
 use fstitch_fs::waffle::layout::{BLOCK, ROOT_PLACES, sum};
 use fstitch_fs::waffle::{Options, Root, Waffle, check};
 
+use crate::mend::{mend, mended};
 use crate::rig::{CALLER, contents, file, made_with, mount, mount_with, names, text};
 
 const BLOCKS: u64 = 512;
 
 /// A volume with something of everything.
-fn populated() -> Vec<u8> {
+pub fn populated() -> Vec<u8> {
     populated_with(false)
 }
 
-fn populated_with(is_compressed: bool) -> Vec<u8> {
+pub fn populated_with(is_compressed: bool) -> Vec<u8> {
     let device = made_with(BLOCKS, is_compressed);
     let fs = mount(&device);
     let dir = fs.mkdir(&CALLER, fs.root(), b"dir", 0o755).unwrap().attr.ino;
@@ -44,7 +45,7 @@ fn large_bytes(is_compressed: bool) -> Vec<u8> {
     if is_compressed { text(700_000, 3) } else { vec![3; 700_000] }
 }
 
-fn block(image: &mut [u8], number: u64) -> Option<&mut [u8]> {
+pub fn block(image: &mut [u8], number: u64) -> Option<&mut [u8]> {
     let at = usize::try_from(number).ok()?.checked_mul(BLOCK)?;
     image.get_mut(at..at + BLOCK)
 }
@@ -101,7 +102,7 @@ fn reseal_records(image: &mut [u8], seen: &mut Vec<u64>, number: u64) {
 }
 
 /// All sums are right again.
-fn believed(image: &mut [u8]) {
+pub fn believed(image: &mut [u8]) {
     let Ok(Some(mut root)) = Root::find(image) else { return };
     let mut seen = Vec::new();
     root.trees.root = reseal(image, root.trees, &mut seen, &mut reseal_records);
@@ -118,7 +119,7 @@ fn findings(image: Vec<u8>) -> u64 {
 }
 
 /// The blocks that something leads to, the valid root among them.
-fn used(image: &[u8]) -> Vec<u64> {
+pub fn used(image: &[u8]) -> Vec<u64> {
     let root = Root::find(image).unwrap().unwrap();
     let at = usize::try_from(root.map.block).unwrap() * BLOCK;
     let map = &image[at..at + BLOCK];
@@ -201,18 +202,32 @@ fn what_does_not_fit_together_is_found() {
         (root.map.block, 19 / 8 + 10, 0, "blocks that are free in the map"),
         (root.map.block, 60, 0xff, "blocks that are used in the map"),
     ];
-    let mut unseen = Vec::new();
+    let (mut unseen, mut stays) = (Vec::new(), Vec::new());
     for (number, at, value, what) in planted {
         let mut damaged = image.clone();
         let byte = &mut block(&mut damaged, number).unwrap()[at];
         assert_ne!(*byte, value, "{what}");
         *byte = value;
         believed(&mut damaged);
-        if findings(damaged) == 0 {
+        let (left, mended) = mended(damaged);
+        if mended == 0 && left.is_empty() {
             unseen.push(what);
+        }
+        if !left.is_empty() {
+            stays.push(what);
         }
     }
     assert!(unseen.is_empty(), "{unseen:?}");
+    // What contents and attributes have lost nobody can say.
+    let lost = [
+        "an inode of no kind",
+        "bytes of attributes",
+        "height of attributes",
+        "a reference to contents",
+        "a generation in a reference",
+        "the end of inodes",
+    ];
+    assert_eq!(stays, lost);
 }
 
 /// What a compressed cluster's references and bytes may not say, with right sums.
@@ -469,8 +484,15 @@ fn damaged_images_do_not_panic() {
         if pick(8) > 0 {
             believed(&mut damaged);
         }
-        let device = Arc::new(MemDevice::from_image(4096, damaged));
+        let device = Arc::new(MemDevice::from_image(4096, damaged.clone()));
         let _ = check::check(Arc::clone(&device) as _);
         use_it(&device);
+        // What was mended as a whole is as good as any volume.
+        let (left, _, device) = mend(damaged);
+        if left.is_empty() {
+            use_it(&device);
+            let found = check::check(Arc::clone(&device) as _).unwrap();
+            assert!(found.is_clean(), "image {number}: {:#?}", found.findings);
+        }
     }
 }

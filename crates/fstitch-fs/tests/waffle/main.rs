@@ -8,6 +8,7 @@ mod clones;
 mod compressed;
 mod damage;
 mod full;
+mod mend;
 mod rig;
 mod scrub;
 mod shared;

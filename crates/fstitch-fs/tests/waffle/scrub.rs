@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use fstitch_core::{BlockDevice, BlockKind, BlockNo, BlockRead, BlockWrite, FileSystem, MemDevice, XattrSetMode};
+use fstitch_core::{
+    BlockDevice, BlockKind, BlockNo, BlockRead, BlockWrite, FileSystem, MemDevice, XattrSetMode,
+};
 use fstitch_fs::waffle::layout::MapShape;
 use fstitch_fs::waffle::layout::root::Root;
 use fstitch_fs::waffle::{Damaged, Options, ScrubPart, Scrubbed, Waffle};
@@ -56,9 +58,7 @@ fn scrub(fs: &Waffle) -> ScrubPart {
 /// Changes a byte of a block on the medium.
 fn damage(device: &MemDevice, block: u64) {
     let mut bytes = vec![0; 4096];
-    device
-        .read(&mut [BlockRead { block: BlockNo(block), kind: BlockKind::Data, data: &mut bytes }])
-        .unwrap();
+    device.read(&mut [BlockRead { block: BlockNo(block), kind: BlockKind::Data, data: &mut bytes }]).unwrap();
     bytes[1234] ^= 4;
     device.write(&[BlockWrite { block: BlockNo(block), kind: BlockKind::Data, data: &bytes }]).unwrap();
 }
@@ -172,7 +172,7 @@ fn a_volume_in_use_is_scrubbed() {
                 3 => fs.make_snapshot(b"while").unwrap(),
                 5 if is_removed => fs.remove_snapshot(b"first").unwrap(),
                 9 => fs.remove_snapshot(b"while").unwrap(),
-                _ if round % 4 == 0 => fs.sync().unwrap(),
+                _ if round.is_multiple_of(4) => fs.sync().unwrap(),
                 _ => {}
             }
             assert!(round < 1000, "it ends");

@@ -61,7 +61,11 @@ pub trait Served: Send + Sync + 'static {
     /// For `send`.
     fn send(&self, name: &str, since: Option<&str>, to: &mut dyn std::io::Write) -> Result<()>;
     /// For `scrub`.
-    fn scrub(&self, from: u64, place: Option<fstitch_formats::ScrubPlace>) -> Result<crate::shepherd::scrub::Found>;
+    fn scrub(
+        &self,
+        from: u64,
+        place: Option<fstitch_formats::ScrubPlace>,
+    ) -> Result<crate::shepherd::scrub::Found>;
     /// For `trace`: from now on it is noted what becomes of patches. Fails where somebody has that done.
     fn begin_trace(&self) -> Result<Head>;
     /// What has happened since the last time.
@@ -373,7 +377,11 @@ mod tests {
         fn snapshots(&self, _: Option<&SnapshotChange>) -> Result<Vec<fstitch_formats::Snapshot>> {
             anyhow::bail!("no snapshots")
         }
-        fn scrub(&self, from: u64, _place: Option<fstitch_formats::ScrubPlace>) -> Result<crate::shepherd::scrub::Found> {
+        fn scrub(
+            &self,
+            from: u64,
+            _place: Option<fstitch_formats::ScrubPlace>,
+        ) -> Result<crate::shepherd::scrub::Found> {
             Ok(crate::shepherd::scrub::Found { next_block: Some(from), ..Default::default() })
         }
         fn begin_trace(&self) -> Result<Head> {

@@ -291,7 +291,8 @@ fn unmounted(arguments: &Arguments) -> Result<Found> {
 }
 
 /// What is said of a volume that has neither.
-pub const NONE: &str = "it follows no policy, and its format has no checksums of its blocks: there is nothing to compare";
+pub const NONE: &str =
+    "it follows no policy, and its format has no checksums of its blocks: there is nothing to compare";
 
 /// Goes over a volume that follows no policy.
 fn with_sums(arguments: &Arguments) -> Result<Found> {
@@ -319,7 +320,10 @@ fn with_sums(arguments: &Arguments) -> Result<Found> {
 
 /// A part of a volume whose format has checksums of its blocks.
 pub fn sums_part(sums: &dyn HasSums, from: u64, place: Option<ScrubPlace>) -> Result<Found> {
-    ensure!(from == 0, "such a scrub goes by trees and inodes, and does not begin at a block: leave --from away");
+    ensure!(
+        from == 0,
+        "such a scrub goes by trees and inodes, and does not begin at a block: leave --from away"
+    );
     let part = sums.compare(place)?;
     Ok(Found {
         blocks: part.blocks,

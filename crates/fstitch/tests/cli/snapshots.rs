@@ -307,3 +307,28 @@ fn a_scrub_names_what_is_damaged() {
     fstitch(&format!("mkfs ext4 -F -q {image} 32M")).ok();
     fstitch(&format!("scrub {image}")).refused(1, "no checksums of its blocks");
 }
+
+/// A bit of a directory's names is changed: `fsck -y` brings back what was in it, as fsck(8) says by its codes.
+#[test]
+fn fsck_mends_a_directory_of_waffle() {
+    let place = Place::new();
+    let (image, file) = (place.text("a.img"), place.text("file"));
+    fs::write(place.at("file"), vec![7_u8; 10_000]).unwrap();
+    fstitch(&format!("mkfs waffle -q {image} 32M")).ok();
+    fstitch(&format!("cp {file} {image}:/one-name")).ok();
+    fstitch(&format!("cp {file} {image}:/other-name")).ok();
+    let mut bytes = fs::read(&image).unwrap();
+    // Where it was before, another byte changes, of which nobody knows.
+    let names: Vec<usize> =
+        (0..bytes.len() - 8).filter(|&at| &bytes[at..at + 8] == b"one-name").collect();
+    assert!(!names.is_empty());
+    names.iter().for_each(|&at| bytes[at] = b'x');
+    fs::write(&image, &bytes).unwrap();
+    assert_eq!(fstitch(&format!("fsck -fn {image}")).code, 4);
+    assert_eq!(fstitch(&format!("fsck -fp {image}")).code, 4);
+    assert_eq!(fstitch(&format!("fsck -fy {image}")).code, 1);
+    fstitch(&format!("fsck -fn {image}")).ok();
+    assert_eq!(fstitch(&format!("cat {image}:/other-name")).ok().len(), 10_000);
+    let listed = fstitch(&format!("ls {image}:/lost+found")).ok();
+    assert_eq!(fstitch(&format!("cat {image}:/lost+found/{}", listed.trim())).ok().len(), 10_000);
+}

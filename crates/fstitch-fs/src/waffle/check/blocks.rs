@@ -10,13 +10,13 @@ use super::super::cluster::cluster_of;
 use super::super::layout::inode::{INODE_BYTES, INODES_IN_BLOCK, Inode, Slot, place};
 use super::super::layout::pointer::{Fork, Ref, span};
 use super::super::layout::record::TreeKind;
-use super::super::layout::{BLOCK, FAN, REGION};
+use super::super::layout::{FAN, REGION};
+use super::super::map::WORDS;
 use super::super::snapshot::before;
 use super::super::state::State;
-use super::super::tree::{Key, Obj};
+use super::super::tree::{COUNTS_IN_BLOCK, Key, Obj};
 use super::{damage, note};
 
-const WORDS: usize = BLOCK / 8;
 /// Findings about single blocks of one region; the rest is one more.
 const LISTED: u32 = 8;
 
@@ -33,43 +33,66 @@ struct At {
     packs: Option<usize>,
 }
 
+/// What references lead to.
+#[derive(Default)]
+pub(super) struct Census {
+    /// Blocks of each region, a bit for each.
+    pub(super) marks: BTreeMap<u64, Box<[u64; WORDS]>>,
+    /// References beyond the first.
+    pub(super) more: FxHashMap<u64, u32>,
+    /// Nodes and inodes that cannot be read: who knows what they led to.
+    pub(super) unread: u64,
+}
+
 struct Blocks<'a> {
     state: &'a State,
     report: &'a mut CheckReport,
-    marks: BTreeMap<u64, Box<[u64; WORDS]>>,
-    /// References beyond the first.
-    more: FxHashMap<u64, u32>,
+    found: Census,
     /// Clusters of the file that is being looked at.
     clusters: BTreeSet<u64>,
+    /// Blocks that are used, and nobody's that can be read.
+    unknown: u64,
 }
 
 /// Follows every reference, and compares what they lead to with the map.
 pub(super) fn check(state: &State, report: &mut CheckReport) -> Result<()> {
-    let mut blocks = Blocks {
-        state,
-        report,
-        marks: BTreeMap::new(),
-        more: FxHashMap::default(),
-        clusters: BTreeSet::new(),
-    };
-    let whole = At { before: None, kind: BlockKind::GroupDescriptor, end: u64::MAX, packs: None };
-    blocks.fork(whole, Obj::Trees, state.root.trees)?;
-    blocks.fork(whole, Obj::Shared, state.root.shared)?;
-    let mut order: Vec<usize> = (0..state.trees.len()).filter(|&tree| state.trees[tree].is_some()).collect();
-    order.sort_by_key(|&number| {
-        let tree = state.trees[number].as_ref();
-        tree.map(|tree| (tree.kind == TreeKind::Head, tree.generation))
-    });
-    for number in order {
-        let Some(tree) = &state.trees[number] else { continue };
-        let at = At { before: before(&state.trees, tree), packs: Some(number), ..whole };
-        blocks.fork(at, Obj::Inodes, tree.inodes)?;
-    }
+    let mut blocks = Blocks::new(state, report);
+    blocks.follow_all()?;
     blocks.shares()?;
     blocks.map()
 }
 
-impl Blocks<'_> {
+/// Follows every reference.
+pub(super) fn census(state: &State, report: &mut CheckReport) -> Result<Census> {
+    let mut blocks = Blocks::new(state, report);
+    blocks.follow_all()?;
+    Ok(blocks.found)
+}
+
+impl<'a> Blocks<'a> {
+    fn new(state: &'a State, report: &'a mut CheckReport) -> Self {
+        Self { state, report, found: Census::default(), clusters: BTreeSet::new(), unknown: 0 }
+    }
+
+    fn follow_all(&mut self) -> Result<()> {
+        let state = self.state;
+        let whole = At { before: None, kind: BlockKind::GroupDescriptor, end: u64::MAX, packs: None };
+        self.fork(whole, Obj::Trees, state.root.trees)?;
+        self.fork(whole, Obj::Shared, state.root.shared)?;
+        let mut order: Vec<usize> =
+            (0..state.trees.len()).filter(|&tree| state.trees[tree].is_some()).collect();
+        order.sort_by_key(|&number| {
+            let tree = state.trees[number].as_ref();
+            tree.map(|tree| (tree.kind == TreeKind::Head, tree.generation))
+        });
+        for number in order {
+            let Some(tree) = &state.trees[number] else { continue };
+            let at = At { before: before(&state.trees, tree), packs: Some(number), ..whole };
+            self.fork(at, Obj::Inodes, tree.inodes)?;
+        }
+        Ok(())
+    }
+
     fn fork(&mut self, at: At, obj: Obj, fork: Fork) -> Result<()> {
         if fork.root.is_none() {
             return Ok(());
@@ -83,6 +106,7 @@ impl Blocks<'_> {
         let checked = if is_packable { reference.unpacked() } else { reference };
         if let Some(problem) = checked.problem(self.state.data(), self.state.root.generation) {
             damage(self.report, "reference", State::damaged(key, None, problem).to_string());
+            self.found.unread += u64::from(level > 0 || obj == Obj::Inodes);
             return Ok(());
         }
         if index.saturating_mul(span(level)) >= at.end {
@@ -103,7 +127,10 @@ impl Blocks<'_> {
         }
         let kind = if level == 0 && matches!(obj, Obj::Data(_)) { at.kind } else { obj.kind(level) };
         let found = self.state.load(reference, key, kind);
-        let Some(bytes) = note(self.report, "block-damaged", found)? else { return Ok(()) };
+        let Some(bytes) = note(self.report, "block-damaged", found)? else {
+            self.found.unread += u64::from(level > 0 || obj == Obj::Inodes);
+            return Ok(());
+        };
         if level > 0 {
             for slot in 0..FAN {
                 let below = Ref::slot(&bytes, to_usize(slot));
@@ -124,6 +151,8 @@ impl Blocks<'_> {
             found => found,
         };
         let theirs = note(self.report, "block-damaged", theirs)?;
+        // What is below has not been followed.
+        self.found.unread += u64::from(theirs != Some(reference));
         if theirs.is_some_and(|theirs| theirs != reference) {
             let problem = "it is older than the tree, and the tree before has another one here";
             let text = State::damaged(key, reference.block, problem).to_string();
@@ -136,7 +165,14 @@ impl Blocks<'_> {
         for ino in leaf * INODES_IN_BLOCK..(leaf + 1) * INODES_IN_BLOCK {
             let (_, from) = place(ino);
             let slot = Slot::decode(&bytes[from..from + INODE_BYTES], ino);
-            let Some(Slot::Used(inode)) = note(self.report, "inode", slot)? else { continue };
+            let inode = match note(self.report, "inode", slot)? {
+                Some(Slot::Used(inode)) => inode,
+                Some(Slot::Free(_)) => continue,
+                None => {
+                    self.found.unread += 1;
+                    continue;
+                }
+            };
             if ino == 0 {
                 damage(self.report, "inode", "inode 0 is in use");
                 continue;
@@ -168,11 +204,11 @@ impl Blocks<'_> {
     /// Notes that there is a reference to a block; whether it is the first.
     fn mark(&mut self, reference: Ref) -> bool {
         let (region, bit) = (reference.block / REGION, reference.block % REGION);
-        let words = self.marks.entry(region).or_insert_with(|| Box::new([0; WORDS]));
+        let words = self.found.marks.entry(region).or_insert_with(|| Box::new([0; WORDS]));
         let (word, mask) = (to_usize(bit / 64), 1 << (bit % 64));
         let is_first = words[word] & mask == 0;
         if !is_first {
-            *self.more.entry(reference.block).or_default() += 1;
+            *self.found.more.entry(reference.block).or_default() += 1;
         }
         words[word] |= mask;
         is_first
@@ -191,15 +227,15 @@ impl Blocks<'_> {
             let node = state.node(state.head, Obj::Shared, 0, leaf);
             let Some(Some(node)) = note(self.report, "shares", node)? else { continue };
             for (slot, counts) in node.chunks_exact(4).enumerate() {
-                let block = leaf * 1024 + fstitch_core::num::to_u64(slot);
-                let (said, found) = (Le::u32(counts, 0), self.more.remove(&block).unwrap_or(0));
+                let block = leaf * COUNTS_IN_BLOCK + fstitch_core::num::to_u64(slot);
+                let (said, found) = (Le::u32(counts, 0), self.found.more.remove(&block).unwrap_or(0));
                 if said != found {
                     let text = format!("block {block} has {found} more references, and {said} are said");
                     damage(self.report, "shares", text);
                 }
             }
         }
-        let mut rest: Vec<u64> = self.more.keys().copied().collect();
+        let mut rest: Vec<u64> = self.found.more.keys().copied().collect();
         rest.sort_unstable();
         for block in rest {
             damage(self.report, "block-used-twice", format!("block {block} has more than one user"));
@@ -214,8 +250,15 @@ impl Blocks<'_> {
             let words = state.map.words(&state.cache, region);
             let Some(words) = note(self.report, "map", words)? else { continue };
             free += words.iter().map(|word| u64::from(word.count_zeros())).sum::<u64>();
-            let marks = self.marks.remove(&region).unwrap_or_else(|| Box::new([0; WORDS]));
+            let marks = self.found.marks.remove(&region).unwrap_or_else(|| Box::new([0; WORDS]));
             self.compare_region(region, &words, &marks);
+        }
+        if self.unknown > 0 {
+            let text = format!(
+                "{} blocks are used, and nobody's that can be read: they may be of what is damaged",
+                self.unknown
+            );
+            damage(self.report, "block-unknown", text);
         }
         if free != state.root.free {
             let text = format!("the root says that {} blocks are free, the map {free}", state.root.free);
@@ -232,6 +275,10 @@ impl Blocks<'_> {
             let is = |words: &[u64; WORDS]| words[to_usize(bit / 64)] >> (bit % 64) & 1 == 1;
             let (is_marked, is_reached) = (is(words), is(marks));
             if is_marked == is_reached || !(first..end).contains(&block) {
+                continue;
+            }
+            if !is_reached && self.found.unread > 0 {
+                self.unknown += 1;
                 continue;
             }
             listed += 1;

@@ -2,15 +2,18 @@
 //!
 //! Shadow paging leaves nothing after a crash, so whatever is found is damage. Two passes: *blocks* follows every reference of every tree,
 //! but for what a tree shares with the one before it, and compares what it has found with the map; *names* looks at each tree that
-//! changes as a file system: directories, links, lists.
+//! changes as a file system: directories, links, lists. What can be put right from what is whole is put right by `mend` and `salvage`.
 
 mod blocks;
+mod mend;
 mod names;
+mod salvage;
 
 use std::sync::Arc;
 
 use fstitch_core::{
-    BlockDevice, CheckReport, Error, FindingClass, ManualClock, RepairOptions, RepairReport, Result,
+    BlockDevice, CheckReport, Error, FindingClass, ManualClock, RepairMode, RepairOptions, RepairReport,
+    Result, Timestamp,
 };
 use fstitch_patch::{Cache, CacheOptions};
 
@@ -74,11 +77,40 @@ pub fn check(device: Arc<dyn BlockDevice>) -> Result<CheckReport> {
     }
 }
 
-/// Checks a volume. Nothing is mended: a crash leaves nothing to mend, and what is damaged on the medium is brought back from a copy.
+/// How often mending may bring more to light.
+const RUNS_MAX: u32 = 4;
+
+/// Checks a volume, and puts right what can be: what follows from what is whole is computed anew, and what has lost its name gets one in
+/// `lost+found`. What cannot be read of a file's contents and attributes stays as it is, and is told. A crash leaves nothing to mend, so
+/// that `Preen` changes nothing.
 ///
 /// # Errors
-/// As [`check`].
-pub fn repair(device: Arc<dyn BlockDevice>, _options: RepairOptions) -> Result<RepairReport> {
-    let found = check(device)?;
-    Ok(RepairReport { left: found.clone(), found, mended: 0, runs: 1 })
+/// As [`check`]; when the medium cannot be written.
+pub fn repair(device: Arc<dyn BlockDevice>, options: RepairOptions) -> Result<RepairReport> {
+    let found = check(Arc::clone(&device))?;
+    let mut report = RepairReport { left: found.clone(), found, mended: 0, runs: 1 };
+    while options.mode == RepairMode::Yes && !report.left.is_clean() && report.runs < RUNS_MAX {
+        let mended = mend_volume(Arc::clone(&device), options.now)?;
+        if mended == 0 {
+            break;
+        }
+        report.mended += mended;
+        report.runs += 1;
+        report.left = check(Arc::clone(&device))?;
+    }
+    Ok(report)
+}
+
+/// Mends a volume once; says how many changes it took, none if it cannot be opened at all.
+fn mend_volume(device: Arc<dyn BlockDevice>, now: Timestamp) -> Result<u64> {
+    let device = super::grouped(device)?;
+    let Ok(root) = Root::read(&*device) else { return Ok(0) };
+    root.check_writable()?;
+    let options = CacheOptions { cache_size: CACHE_BYTES, ..CacheOptions::default() };
+    let cache = Cache::new(device, options, Arc::new(ManualClock::new()));
+    match State::open_damaged(cache, root) {
+        Ok(mut state) => mend::all(&mut state, now),
+        Err(Error::Corrupt(_)) => Ok(0),
+        Err(error) => Err(error),
+    }
 }

@@ -90,7 +90,13 @@ impl Names<'_> {
                         self.say("name-of-nothing", format!("name {text} in {ino} is of free inode {child}"));
                         continue;
                     }
-                    None => continue,
+                    None => {
+                        self.say(
+                            "name-of-nothing",
+                            format!("name {text} in {ino} leads to what cannot be read"),
+                        );
+                        continue;
+                    }
                 };
                 if inode.kind != kind {
                     self.say(

@@ -1,0 +1,522 @@
+//! Mending: what follows from what is whole is computed anew.
+//!
+//! **States.** The map and the counts of shared blocks, in one commit; then each tree that changes, in one commit each; then the map again.
+//! A cut between two of them leaves what the last one made, and the next check goes on.
+//!
+//! **Invariants.** 1. The map comes first: nothing takes a block that is in use. As long as something cannot be read, what the map says is
+//! used stays so, and where the map cannot be read either, all is. 2. A tree is mended by operations as a mount makes them, which go
+//! into its next root as a whole or not at all. 3. Snapshots are not changed.
+
+use std::collections::VecDeque;
+
+use fstitch_core::num::{to_u64, to_usize};
+use fstitch_core::{BlockKind, CheckReport, Errno, Error, FileKind, Le, Result, Timestamp};
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use super::super::dir::{self, Saved};
+use super::super::layout::inode::{FreeInode, INLINE, INODE_BYTES, INODES_IN_BLOCK, Inode, Slot, place};
+use super::super::layout::pointer::Fork;
+use super::super::layout::record::TreeKind;
+use super::super::layout::{BLOCK_BYTES, FIRST_INO, ROOT_INO, name_key};
+use super::super::map::WORDS;
+use super::super::state::{Class, State, record_place};
+use super::super::tree::{COUNTS_IN_BLOCK, Obj};
+use super::{blocks, salvage};
+
+/// Where what has lost its name gets one.
+const LOST: &[u8] = b"lost+found";
+
+/// Mends a volume; says how many changes it took. What there is no room for is left.
+pub(super) fn all(state: &mut State, now: Timestamp) -> Result<u64> {
+    let mut mended = counted(state, now)?;
+    let trees = 0..state.trees.len();
+    let heads = trees.filter(|&number| {
+        let tree = state.trees[number].as_ref();
+        tree.is_some_and(|tree| tree.kind == TreeKind::Head && !tree.is_receiving)
+    });
+    for number in heads.collect::<Vec<usize>>() {
+        state.head = number;
+        state.note_kept();
+        mended += operation(state, now, tree)?;
+    }
+    state.head = 0;
+    state.note_kept();
+    Ok(mended + counted(state, now)?)
+}
+
+/// The map, and the counts of shared blocks, as references say.
+fn counted(state: &mut State, now: Timestamp) -> Result<u64> {
+    let census = blocks::census(state, &mut CheckReport::default())?;
+    let is_known = census.unread == 0;
+    let State { map, cache, .. } = state;
+    let regions = map.correct(cache, |region, had| {
+        let reached = census.marks.get(&region).map_or([0; WORDS], |words| **words);
+        let mut words = Box::new(reached);
+        match (is_known, had) {
+            (true, _) => {}
+            (false, Some(had)) => words.iter_mut().zip(had).for_each(|(word, had)| *word |= had),
+            (false, None) => words.fill(u64::MAX),
+        }
+        words
+    })?;
+    let shared = |state: &mut State| shares(state, &census);
+    let mended = operation(state, now, shared)?;
+    // The root says how many blocks are free.
+    if regions > 0 && mended == 0 || state.root.free != state.map.avail() {
+        commit(state, now)?;
+        return Ok(mended + regions.max(1));
+    }
+    Ok(mended + regions)
+}
+
+/// One operation and its root. Where there is no room for it, nothing is changed.
+fn operation(state: &mut State, now: Timestamp, work: impl FnOnce(&mut State) -> Result<u64>) -> Result<u64> {
+    state.begin(now);
+    match work(state).and_then(|mended| state.check_room(Class::Last).map(|()| mended)) {
+        Ok(mended) if mended > 0 => {
+            state.apply()?;
+            commit(state, now)?;
+            Ok(mended)
+        }
+        Ok(_) => {
+            state.undo();
+            Ok(0)
+        }
+        Err(Error::Errno(Errno::NOSPC) | Error::Corrupt(_)) => {
+            state.undo();
+            Ok(0)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+fn commit(state: &mut State, now: Timestamp) -> Result<()> {
+    state.commit(now, true)?;
+    state.cache.sync_patches(&[state.last_root])
+}
+
+fn shares(state: &mut State, census: &blocks::Census) -> Result<u64> {
+    let mut mended = salvage::nodes(state, Obj::Shared)?;
+    let mut counts: FxHashMap<u64, u32> = census.more.clone();
+    let mut leaves = Vec::new();
+    state.walk_leaves(state.head, Obj::Shared, (0, u64::MAX), &mut |leaf| {
+        leaves.push(leaf);
+        true
+    })?;
+    for leaf in leaves {
+        let Some(node) = state.node(state.head, Obj::Shared, 0, leaf)? else { continue };
+        for (slot, said) in node.chunks_exact(4).enumerate() {
+            let said = Le::u32(said, 0);
+            if said > 0 {
+                let count = counts.entry(leaf * COUNTS_IN_BLOCK + to_u64(slot)).or_default();
+                // References that cannot be read may be the others.
+                *count = if census.unread > 0 { said.max(*count) } else { *count };
+            }
+        }
+    }
+    let mut all: Vec<(u64, u32)> = counts.into_iter().collect();
+    all.sort_unstable();
+    for (block, count) in all {
+        if state.shares(block)? != count {
+            state.set_shares(block, count)?;
+            mended += 1;
+        }
+    }
+    Ok(mended)
+}
+
+/// Mends the tree that is mounted.
+fn tree(state: &mut State) -> Result<u64> {
+    let mended = salvage::nodes(state, Obj::Inodes)?;
+    let (names, subdirs, seen) = Default::default();
+    let mut mend = Mend { state, mended, names, subdirs, seen };
+    mend.root()?;
+    mend.below(ROOT_INO)?;
+    mend.free_list()?;
+    mend.nameless()?;
+    mend.inodes()?;
+    mend.orphans()?;
+    Ok(mend.mended)
+}
+
+struct Mend<'a> {
+    state: &'a mut State,
+    mended: u64,
+    /// Names of inodes, but for directories' own.
+    names: FxHashMap<u64, u32>,
+    /// Directories in directories.
+    subdirs: FxHashMap<u64, u32>,
+    /// Directories that have a name.
+    seen: FxHashSet<u64>,
+}
+
+impl Mend<'_> {
+    fn inode(&self, ino: u64) -> Result<Option<Inode>> {
+        match self.state.slot(self.state.head, ino) {
+            Ok(Slot::Used(inode)) => Ok(Some(inode)),
+            Ok(Slot::Free(_)) | Err(Error::Corrupt(_) | Error::Errno(_)) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn change(&mut self, ino: u64, how: impl FnOnce(&mut Inode)) -> Result<()> {
+        self.mended += 1;
+        self.state.change_inode(ino, how)
+    }
+
+    /// All inodes that are in use.
+    fn used(&self) -> Result<Vec<u64>> {
+        let mut used = Vec::new();
+        let mut leaves = Vec::new();
+        self.state.walk_leaves(self.state.head, Obj::Inodes, (0, u64::MAX), &mut |leaf| {
+            leaves.push(leaf);
+            true
+        })?;
+        let end = self.state.head().ino_end;
+        for leaf in leaves {
+            for ino in leaf * INODES_IN_BLOCK..(leaf + 1) * INODES_IN_BLOCK {
+                let may_be = ino == ROOT_INO || (FIRST_INO..end).contains(&ino);
+                if may_be && self.inode(ino)?.is_some() {
+                    used.push(ino);
+                }
+            }
+        }
+        Ok(used)
+    }
+
+    /// The root directory is there, and is in itself.
+    fn root(&mut self) -> Result<()> {
+        match self.inode(ROOT_INO)? {
+            Some(inode) if inode.is_dir() && inode.parent == ROOT_INO => {}
+            Some(inode) if inode.is_dir() => self.change(ROOT_INO, |inode| inode.parent = ROOT_INO)?,
+            _ => {
+                self.mended += 1;
+                let made = self.directory(ROOT_INO, 0o755);
+                self.state.put_new(&made)?;
+            }
+        }
+        self.seen.insert(ROOT_INO);
+        Ok(())
+    }
+
+    /// An empty directory.
+    fn directory(&self, ino: u64, perm: u16) -> Inode {
+        let now = self.state.now;
+        Inode {
+            ino,
+            kind: FileKind::Directory,
+            perm,
+            nlink: 2,
+            uid: 0,
+            gid: 0,
+            rdev: 0,
+            generation: 1,
+            flags: 0,
+            depth: 0,
+            size: 0,
+            blocks: 0,
+            atime: now,
+            mtime: now,
+            ctime: now,
+            crtime: now,
+            data: Fork::default(),
+            xattrs: Fork::default(),
+            parent: ROOT_INO,
+            before: 0,
+            behind: 0,
+            xattrs_len: 0,
+            inline: [0; INLINE],
+        }
+    }
+
+    /// All directories from one on that has a name.
+    fn below(&mut self, top: u64) -> Result<()> {
+        let mut queue = VecDeque::from([top]);
+        while let Some(dir) = queue.pop_front() {
+            for (_, child, kind) in self.names_of(dir)? {
+                *self.names.entry(child).or_default() += 1;
+                if kind == FileKind::Directory {
+                    *self.subdirs.entry(dir).or_default() += 1;
+                    if self.inode(child)?.is_some_and(|child| child.parent != dir) {
+                        self.change(child, |child| child.parent = dir)?;
+                    }
+                    queue.push_back(child);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The names of a directory that lead to something. Where others were there, or it breaks a rule, it is made anew of these.
+    fn names_of(&mut self, dir: u64) -> Result<Vec<Saved>> {
+        let lost = salvage::nodes(self.state, Obj::Data(dir))?;
+        self.mended += lost;
+        let (found, mut is_bad) = self.listed(dir)?;
+        let mut keys = FxHashSet::default();
+        let mut kept = Vec::with_capacity(found.len());
+        for (name, child, said) in found {
+            let inode = self.inode(child)?;
+            let is_new = keys.insert(name_key(&name, self.state.head().seed));
+            let is_first =
+                |seen: &mut FxHashSet<u64>, inode: &Inode| !inode.is_dir() || seen.insert(inode.ino);
+            match inode {
+                Some(inode) if is_new && child != ROOT_INO && is_first(&mut self.seen, &inode) => {
+                    is_bad |= inode.kind != said;
+                    kept.push((name, child, inode.kind));
+                }
+                _ => is_bad = true,
+            }
+        }
+        let Some(inode) = self.inode(dir)? else { return Ok(Vec::new()) };
+        if is_bad || lost > 0 || inode.size != to_u64(kept.len()) {
+            self.mended += 1;
+            self.state.cut(Obj::Data(dir), 0, u64::MAX)?;
+            self.state.change_inode(dir, |dir| (dir.size, dir.blocks, dir.depth) = (0, 0, 0))?;
+            for (name, child, kind) in &kept {
+                self.state.add_name(dir, name, *child, *kind)?;
+            }
+        }
+        Ok(kept)
+    }
+
+    /// What a directory lists, and whether it breaks a rule.
+    fn listed(&self, dir: u64) -> Result<(Vec<Saved>, bool)> {
+        let Some(inode) = self.inode(dir)? else { return Ok((Vec::new(), false)) };
+        let (state, obj, seed) = (&*self.state, Obj::Data(dir), self.state.head().seed);
+        let mut leaves = Vec::new();
+        state.walk_leaves(state.head, obj, (0, u64::MAX), &mut |leaf| {
+            leaves.push(leaf);
+            true
+        })?;
+        let (mut all, mut is_bad) = (Vec::new(), false);
+        for leaf in leaves {
+            let node = match state.node(state.head, obj, 0, leaf) {
+                Ok(Some(node)) => Some((node, true)),
+                Ok(None) => None,
+                Err(Error::Corrupt(_)) => {
+                    let reference = state.reference(state.head, obj, 0, leaf)?;
+                    is_bad = true;
+                    salvage::raw(state, (obj, 0, leaf), reference).map(|node| (node, false))
+                }
+                Err(error) => return Err(error),
+            };
+            let Some((node, is_whole)) = node else { continue };
+            let place = (leaf, inode.depth);
+            let entries = if is_whole && leaf >> inode.depth == 0 {
+                dir::entries(&node, dir, place).ok()
+            } else {
+                None
+            };
+            match entries {
+                Some(entries) => {
+                    is_bad |= entries.iter().any(|entry| entry.key != name_key(entry.name, seed));
+                    all.extend(entries.iter().map(|entry| (entry.name.to_vec(), entry.ino, entry.kind)));
+                }
+                None => {
+                    is_bad = true;
+                    all.extend(dir::saved(&node, seed));
+                }
+            }
+        }
+        Ok((all, is_bad))
+    }
+
+    /// What has no name and has not been unlinked gets one in `lost+found`.
+    fn nameless(&mut self) -> Result<()> {
+        let used = self.used()?;
+        // A directory before what is in it.
+        for is_dir in [true, false] {
+            for &ino in &used {
+                let Some(inode) = self.inode(ino)? else { continue };
+                let is_named = self.names.contains_key(&ino) || ino == ROOT_INO;
+                if is_named || inode.nlink == 0 || inode.is_dir() != is_dir {
+                    continue;
+                }
+                let top = if is_dir { self.top(ino)? } else { ino };
+                let Some(inode) = self.inode(top)? else { continue };
+                let lost = self.lost()?;
+                self.state.add_name(lost, format!("#{top}").as_bytes(), top, inode.kind)?;
+                self.mended += 1;
+                *self.names.entry(top).or_default() += 1;
+                if is_dir {
+                    *self.subdirs.entry(lost).or_default() += 1;
+                    self.state.change_inode(top, |inode| inode.parent = lost)?;
+                    self.seen.insert(top);
+                    self.below(top)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The uppermost directory without a name that a directory without one is in.
+    fn top(&self, ino: u64) -> Result<u64> {
+        let (mut top, mut passed) = (ino, FxHashSet::from_iter([ino]));
+        while let Some(inode) = self.inode(top)? {
+            let parent = self.inode(inode.parent)?;
+            let is_nameless =
+                |parent: &Inode| parent.is_dir() && parent.nlink > 0 && !self.seen.contains(&parent.ino);
+            if !parent.is_some_and(|parent| is_nameless(&parent)) || !passed.insert(inode.parent) {
+                break;
+            }
+            top = inode.parent;
+        }
+        Ok(top)
+    }
+
+    /// The directory `lost+found`, which is made if there is none.
+    fn lost(&mut self) -> Result<u64> {
+        let root = self.state.inode(self.state.head, ROOT_INO)?;
+        for number in 0..8 {
+            let name =
+                if number == 0 { LOST.to_vec() } else { [LOST, format!(".{number}").as_bytes()].concat() };
+            match self.state.find(self.state.head, &root, &name)? {
+                Some(found) if found.kind == FileKind::Directory => return Ok(found.ino),
+                Some(_) => {}
+                None => {
+                    let (ino, generation) = self.state.take_ino()?;
+                    let made = Inode { generation, ..self.directory(ino, 0o700) };
+                    self.state.put_new(&made)?;
+                    self.state.add_name(ROOT_INO, &name, ino, FileKind::Directory)?;
+                    *self.names.entry(ino).or_default() += 1;
+                    *self.subdirs.entry(ROOT_INO).or_default() += 1;
+                    self.seen.insert(ino);
+                    self.mended += 1;
+                    return Ok(ino);
+                }
+            }
+        }
+        Err(Errno::NOSPC.into())
+    }
+
+    /// What inodes say of themselves.
+    fn inodes(&mut self) -> Result<()> {
+        for ino in self.used()? {
+            let Some(inode) = self.inode(ino)? else { continue };
+            let names = self.names.get(&ino).copied().unwrap_or(0);
+            let is_named = names > 0 || ino == ROOT_INO;
+            let links = match (inode.is_dir(), is_named) {
+                (true, true) => 2 + self.subdirs.get(&ino).copied().unwrap_or(0),
+                _ => names,
+            };
+            let (mut leaves, mut last) = (0, None);
+            let most = self.state.root.blocks;
+            let walked =
+                self.state.walk_leaves(self.state.head, Obj::Data(ino), (0, u64::MAX), &mut |leaf| {
+                    (leaves, last) = (leaves + 1, Some(leaf));
+                    leaves <= most
+                });
+            let (blocks, size) = match walked {
+                Ok(()) => (leaves, self.size_with(&inode, last)?),
+                // What cannot be read still has its blocks.
+                Err(Error::Corrupt(_)) => (inode.blocks, inode.size),
+                Err(error) => return Err(error),
+            };
+            if (links, blocks, size) != (inode.nlink, inode.blocks, inode.size) {
+                self.change(ino, |inode| (inode.nlink, inode.blocks, inode.size) = (links, blocks, size))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The length of an inode whose last leaf is this one: what is behind a file's end belongs to it.
+    fn size_with(&self, inode: &Inode, last: Option<u64>) -> Result<u64> {
+        let (index, end) = (inode.size / BLOCK_BYTES, to_usize(inode.size % BLOCK_BYTES));
+        let is_packed = |leaf: u64| self.state.is_packed(self.state.head, inode, leaf).unwrap_or(true);
+        match last.filter(|&leaf| inode.kind == FileKind::Regular && !is_packed(leaf)) {
+            Some(leaf) if leaf > index || leaf == index && end == 0 => Ok((leaf + 1) * BLOCK_BYTES),
+            Some(leaf) if leaf == index => {
+                let reference = self.state.leaf(self.state.head, Obj::Data(inode.ino), leaf)?;
+                match self.state.load(reference, (Obj::Data(inode.ino), 0, leaf), BlockKind::Data) {
+                    Ok(bytes) if bytes[end..].iter().any(|&byte| byte != 0) => Ok((leaf + 1) * BLOCK_BYTES),
+                    Ok(_) | Err(Error::Corrupt(_)) => Ok(inode.size),
+                    Err(error) => Err(error),
+                }
+            }
+            _ => Ok(inode.size),
+        }
+    }
+
+    /// The list of inodes without names.
+    fn orphans(&mut self) -> Result<()> {
+        let mut orphans = Vec::new();
+        for ino in self.used()? {
+            let is_named = ino == ROOT_INO || self.names.contains_key(&ino);
+            let Some(inode) = self.inode(ino)? else { continue };
+            if !is_named {
+                orphans.push(ino);
+            } else if inode.before != 0 || inode.behind != 0 {
+                self.change(ino, |inode| (inode.before, inode.behind) = (0, 0))?;
+            }
+        }
+        let links = |at: usize| {
+            let before = at.checked_sub(1).map_or(0, |at| orphans[at]);
+            (before, orphans.get(at + 1).copied().unwrap_or(0))
+        };
+        for (at, &ino) in orphans.iter().enumerate() {
+            let wanted = links(at);
+            if self.inode(ino)?.is_some_and(|inode| (inode.before, inode.behind) != wanted) {
+                self.change(ino, |inode| (inode.before, inode.behind) = wanted)?;
+            }
+        }
+        let (first, count) = (orphans.first().copied().unwrap_or(0), to_u64(orphans.len()));
+        let head = self.state.head_mut();
+        if (head.orphan, head.orphans) != (first, count) {
+            (head.orphan, head.orphans) = (first, count);
+            self.note_head()?;
+        }
+        Ok(())
+    }
+
+    /// The list of free inodes, and how many are in use.
+    fn free_list(&mut self) -> Result<()> {
+        let used: FxHashSet<u64> = self.used()?.into_iter().collect();
+        let count = to_u64(used.len());
+        if self.state.head().used != count {
+            self.state.head_mut().used = count;
+            self.note_head()?;
+        }
+        let end = self.state.head().ino_end;
+        let mut free = Vec::new();
+        for ino in (FIRST_INO..end).filter(|ino| !used.contains(ino)) {
+            match self.state.slot(self.state.head, ino) {
+                Ok(Slot::Free(FreeInode { generation, .. })) => free.push((ino, generation)),
+                // One that breaks a rule is told, and stays.
+                Ok(Slot::Used(_)) | Err(Error::Corrupt(_)) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        if self.is_list_whole(to_u64(free.len()))? {
+            return Ok(());
+        }
+        let mut next = 0;
+        for (ino, generation) in free.into_iter().rev() {
+            let (leaf, at) = place(ino);
+            let bytes = self.state.touch(Obj::Inodes, 0, leaf)?;
+            FreeInode { generation, next }.write(&mut bytes[at..at + INODE_BYTES]);
+            next = ino;
+        }
+        self.state.head_mut().free_ino = next;
+        self.note_head()
+    }
+
+    /// Whether the list of free inodes has all of them.
+    fn is_list_whole(&self, free: u64) -> Result<bool> {
+        let mut seen = FxHashSet::default();
+        let mut ino = self.state.head().free_ino;
+        while ino != 0 {
+            match self.state.slot(self.state.head, ino) {
+                Ok(Slot::Free(free)) if ino >= FIRST_INO && seen.insert(ino) => ino = free.next,
+                Ok(_) | Err(Error::Corrupt(_) | Error::Errno(_)) => return Ok(false),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(to_u64(seen.len()) == free)
+    }
+
+    /// The tree's record has changed.
+    fn note_head(&mut self) -> Result<()> {
+        self.mended += 1;
+        self.state.touch(Obj::Trees, 0, record_place(self.state.head).0).map(drop)
+    }
+}
