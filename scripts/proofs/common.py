@@ -97,8 +97,8 @@ def block_sizes(mechanism):
     return (4096,) if mechanism in (BPFS, WAFFLE) else (1024, 4096)
 
 
-def make_volume(binary, mechanism, block_size, image, size, journaled="ext3"):
-    """A volume that the mechanism can be used on."""
+def make_volume(binary, mechanism, block_size, image, size, journaled="ext3", compressed=False):
+    """A volume that the mechanism can be used on; the files of one of waffle may be compressed."""
     if mechanism in UFS:
         order = ["--order", "big"] if mechanism.endswith("be") else []
         run(binary, "mkfs", mechanism.removesuffix("be"), "-q", "-b", str(block_size), *order, image, size)
@@ -106,7 +106,8 @@ def make_volume(binary, mechanism, block_size, image, size, journaled="ext3"):
     in_place = "ext4" if journaled == "ext4" else "ext2"
     kind = mechanism if mechanism in OWN else journaled if mechanism in JOURNALED else in_place
     features = ["-O", "^has_journal"] if kind == "ext4" and mechanism not in JOURNALED else []
-    run(binary, "mkfs", kind, "-q", "-b", str(block_size), *features, image, size)
+    extended = ["-E", "compress"] if compressed else []
+    run(binary, "mkfs", kind, "-q", "-b", str(block_size), *features, *extended, image, size)
 
 
 def program(options):

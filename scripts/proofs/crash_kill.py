@@ -13,7 +13,7 @@ With a journal (--consistency ordered, metadata, full) the volume is replayed th
 takes its turn. The loads take turns too, and half of the runs have the smallest cache.
 
 With --ufs, volumes of UFS1 and UFS2 in both orders of bytes take turns, judged by our checker alone; with --waffle,
-volumes of waffle, of which it finds nothing at all.
+volumes of waffle, of which it finds nothing at all; the files of every second of these are compressed.
 """
 
 import contextlib
@@ -69,13 +69,15 @@ class Run:
         if self.own:
             self.consistency, self.format = "shadow" if options.waffle else "soft", self.own
             self.block_size = 4096 if options.waffle else source.choice([4096, 8192, 16384, 32768])
+        # Each load meets each cache with contents that are compressed and with others.
+        self.compressed = options.waffle and number // (2 * len(KINDS)) % 2 == 1
         self.features = source.choice(["^has_journal", "^has_journal,^metadata_csum", "^has_journal,^metadata_csum,uninit_bg"])
 
     def __str__(self):
         off = ",".join(self.off) or "none"
         cache = "1M" if self.small_cache else "default"
         return (
-            f"run {self.number}: {self.consistency} on {self.format}, {self.kind}, {self.block_size}-byte blocks, without {off}, cache {cache}, "
+            f"run {self.number}: {self.consistency} on {self.format}{', compressed' if self.compressed else ''}, {self.kind}, {self.block_size}-byte blocks, without {off}, cache {cache}, "
             f"age {self.age}, killed after {self.moment:.2f} s"
         )
 
@@ -119,7 +121,7 @@ def crash(binary, work, run):
     """Makes a volume, loads it, and kills the mount in the middle. Returns image and journal."""
     image, directory, journal = f"{work}/a.img", f"{work}/m", f"{work}/journal"
     if run.own:
-        common.make_volume(binary, run.own, run.block_size, image, "256M")
+        common.make_volume(binary, run.own, run.block_size, image, "256M", compressed=run.compressed)
     elif run.consistency in JOURNALED:
         journal_size = ["-J", f"size={run.journal_mib}"]
         common.run("mke2fs", "-q", "-F", "-t", run.format, "-b", str(run.block_size), *journal_size, image, "256M")

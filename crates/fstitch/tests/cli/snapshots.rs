@@ -319,8 +319,7 @@ fn fsck_mends_a_directory_of_waffle() {
     fstitch(&format!("cp {file} {image}:/other-name")).ok();
     let mut bytes = fs::read(&image).unwrap();
     // Where it was before, another byte changes, of which nobody knows.
-    let names: Vec<usize> =
-        (0..bytes.len() - 8).filter(|&at| &bytes[at..at + 8] == b"one-name").collect();
+    let names: Vec<usize> = (0..bytes.len() - 8).filter(|&at| &bytes[at..at + 8] == b"one-name").collect();
     assert!(!names.is_empty());
     names.iter().for_each(|&at| bytes[at] = b'x');
     fs::write(&image, &bytes).unwrap();

@@ -128,10 +128,11 @@ fn shares(state: &mut State, census: &blocks::Census) -> Result<u64> {
 /// Mends the tree that is mounted.
 fn tree(state: &mut State) -> Result<u64> {
     let mended = salvage::nodes(state, Obj::Inodes)?;
-    let (names, subdirs, seen) = Default::default();
-    let mut mend = Mend { state, mended, names, subdirs, seen };
+    let (names, subdirs, seen, saved) = Default::default();
+    let mut mend = Mend { state, mended, names, subdirs, seen, saved };
     mend.root()?;
     mend.below(ROOT_INO)?;
+    mend.saved_names()?;
     mend.free_list()?;
     mend.nameless()?;
     mend.inodes()?;
@@ -148,6 +149,8 @@ struct Mend<'a> {
     subdirs: FxHashMap<u64, u32>,
     /// Directories that have a name.
     seen: FxHashSet<u64>,
+    /// Names that were saved from damaged blocks, with their directories.
+    saved: Vec<(u64, Saved)>,
 }
 
 impl Mend<'_> {
@@ -251,7 +254,8 @@ impl Mend<'_> {
     fn names_of(&mut self, dir: u64) -> Result<Vec<Saved>> {
         let lost = salvage::nodes(self.state, Obj::Data(dir))?;
         self.mended += lost;
-        let (found, mut is_bad) = self.listed(dir)?;
+        let (found, saved, mut is_bad) = self.listed(dir)?;
+        self.saved.extend(saved.into_iter().map(|saved| (dir, saved)));
         let mut keys = FxHashSet::default();
         let mut kept = Vec::with_capacity(found.len());
         for (name, child, said) in found {
@@ -279,16 +283,50 @@ impl Mend<'_> {
         Ok(kept)
     }
 
-    /// What a directory lists, and whether it breaks a rule.
-    fn listed(&self, dir: u64) -> Result<(Vec<Saved>, bool)> {
-        let Some(inode) = self.inode(dir)? else { return Ok((Vec::new(), false)) };
+    /// Gives those names back that were saved and lead where they should: the key of a name says nothing of its inode. A directory says
+    /// itself where it is; of others there must be no more names than they have links.
+    fn saved_names(&mut self) -> Result<()> {
+        while !self.saved.is_empty() {
+            let saved = std::mem::take(&mut self.saved);
+            let mut claims: FxHashMap<u64, u32> = FxHashMap::default();
+            saved.iter().for_each(|(_, (_, ino, _))| *claims.entry(*ino).or_default() += 1);
+            for (dir, (name, ino, kind)) in saved {
+                let Some(inode) = self.inode(ino)? else { continue };
+                let (asked, named) = (claims[&ino], self.names.get(&ino).copied().unwrap_or(0));
+                let is_its = match inode.is_dir() {
+                    true => asked == 1 && inode.parent == dir && !self.seen.contains(&ino),
+                    false => asked.saturating_add(named) <= inode.nlink,
+                };
+                let Some(parent) = self.inode(dir)?.filter(|_| is_its && inode.kind == kind) else {
+                    continue;
+                };
+                if self.state.find(self.state.head, &parent, &name)?.is_some() {
+                    continue;
+                }
+                self.mended += 1;
+                self.state.add_name(dir, &name, ino, kind)?;
+                *self.names.entry(ino).or_default() += 1;
+                *claims.entry(ino).or_default() -= 1;
+                if kind == FileKind::Directory {
+                    *self.subdirs.entry(dir).or_default() += 1;
+                    self.seen.insert(ino);
+                    self.below(ino)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// What a directory lists, what was saved of it where it is damaged, and whether it breaks a rule.
+    fn listed(&self, dir: u64) -> Result<(Vec<Saved>, Vec<Saved>, bool)> {
+        let Some(inode) = self.inode(dir)? else { return Ok((Vec::new(), Vec::new(), false)) };
         let (state, obj, seed) = (&*self.state, Obj::Data(dir), self.state.head().seed);
         let mut leaves = Vec::new();
         state.walk_leaves(state.head, obj, (0, u64::MAX), &mut |leaf| {
             leaves.push(leaf);
             true
         })?;
-        let (mut all, mut is_bad) = (Vec::new(), false);
+        let (mut all, mut saved, mut is_bad) = (Vec::new(), Vec::new(), false);
         for leaf in leaves {
             let node = match state.node(state.head, obj, 0, leaf) {
                 Ok(Some(node)) => Some((node, true)),
@@ -314,11 +352,11 @@ impl Mend<'_> {
                 }
                 None => {
                     is_bad = true;
-                    all.extend(dir::saved(&node, seed));
+                    saved.extend(dir::saved(&node, seed));
                 }
             }
         }
-        Ok((all, is_bad))
+        Ok((all, saved, is_bad))
     }
 
     /// What has no name and has not been unlinked gets one in `lost+found`.
