@@ -321,6 +321,8 @@ pub trait Snapshots {
 pub struct ScrubPlace {
     /// The number of the tree.
     pub tree: u64,
+    /// Trees that did not exist when it began have this number or a higher one.
+    pub began: u64,
     /// What was written by this root was looked at in trees before.
     pub generation: u64,
     /// The inode there.

@@ -257,6 +257,7 @@ impl HasSums for Waffle {
     fn compare(&self, from: Option<ScrubPlace>) -> Result<Sums> {
         let from = from.map(|place| ScrubAt {
             tree: place.tree,
+            began: place.began,
             after: place.generation,
             inode: place.inode,
             in_attributes: place.attributes,
@@ -265,6 +266,7 @@ impl HasSums for Waffle {
         let part = self.scrub(from, SCRUBBED)?;
         let next = part.next.map(|at| ScrubPlace {
             tree: at.tree,
+            began: at.began,
             generation: at.after,
             inode: at.inode,
             attributes: at.in_attributes,

@@ -53,6 +53,8 @@ pub(super) struct Map {
     cursor: u64,
     /// What the operation under way has changed: blocks, and whether they were taken.
     log: Vec<(u64, bool)>,
+    /// It could not be read, and says nothing.
+    is_lost: bool,
 }
 
 /// What a block of a level holds, for the device.
@@ -104,6 +106,7 @@ impl Map {
             total: 0,
             given_up: 0,
             log: Vec::new(),
+            is_lost: false,
         };
         let regions = map.shape.counts[0];
         for region in 0..regions {
@@ -119,6 +122,11 @@ impl Map {
             map.total += avail;
         }
         map
+    }
+
+    /// That of a volume whose map cannot be read.
+    pub(super) fn lost(blocks: u64) -> Self {
+        Self { is_lost: true, ..Self::empty(blocks) }
     }
 
     /// That of a volume, whose upper levels are read: the leaves come as they are needed.
@@ -182,7 +190,7 @@ impl Map {
         let mut corrected = 0;
         for region in 0..self.shape.counts[0] {
             let had = match self.words(cache, region) {
-                Ok(words) => Some(words),
+                Ok(words) => Some(words).filter(|_| !self.is_lost),
                 Err(Error::Corrupt(_)) => None,
                 Err(error) => return Err(error),
             };
@@ -198,16 +206,24 @@ impl Map {
             self.avail[to_usize(region)] = free;
             self.loaded.insert(region, Region { old: new.clone(), new, is_changed: true });
         }
-        self.given_up = 0;
+        (self.given_up, self.is_lost) = (0, false);
         Ok(corrected)
     }
 
-    /// The references to all of its blocks.
-    pub(super) fn places(&self) -> Vec<(Ref, BlockKind)> {
-        let levels = self.refs.iter().enumerate();
-        let all =
-            levels.flat_map(|(level, refs)| refs.iter().map(move |&reference| (reference, kind(level))));
-        all.filter(|(reference, _)| !reference.is_none()).collect()
+    /// Whether a block is used now.
+    ///
+    /// # Errors
+    /// `Io`, `Corrupt`.
+    pub(super) fn is_used(&mut self, cache: &Cache, block: u64) -> Result<bool> {
+        let bit = block % REGION;
+        let maps = self.load(cache, block / REGION)?;
+        Ok(maps.new[to_usize(bit / 64)] >> (bit % 64) & 1 == 1)
+    }
+
+    /// The references to all of its blocks, level by level.
+    pub(super) fn places(&self) -> Vec<(Vec<Ref>, BlockKind)> {
+        let there = |refs: &[Ref]| refs.iter().copied().filter(|reference| !reference.is_none()).collect();
+        self.refs.iter().enumerate().map(|(level, refs)| (there(refs), kind(level))).collect()
     }
 
     /// The reference to the top.

@@ -39,6 +39,8 @@ const NAMES: usize = 8;
 pub struct ScrubAt {
     /// The tree, by its number.
     pub tree: u64,
+    /// Trees that did not exist when it began have this number or a higher one.
+    pub began: u64,
     /// What is not younger was looked at in trees before.
     pub after: u64,
     /// The inode.
@@ -144,7 +146,7 @@ impl Waffle {
             Some(at) => Some(at),
             None => self.at_rest(|state| {
                 tables(state, &*device, &mut part)?;
-                Ok(next_tree(state, None))
+                Ok(next_tree(state, state.root.next_tree, None))
             })?,
         };
         while let Some(now) = at
@@ -235,16 +237,29 @@ fn inner(inode: InodeNo) -> u64 {
     inode.get() & (INO_END - 1)
 }
 
-/// The tree that a scrub looks at after another one, from its beginning.
-fn next_tree(state: &State, last: Option<u64>) -> Option<ScrubAt> {
-    let order = |tree: &Record| (tree.kind == TreeKind::Head, tree.id);
+/// The tree that a scrub looks at after another one, from its beginning: snapshots, trees that change, and snapshots that were made of these
+/// meanwhile.
+fn next_tree(state: &State, began: u64, last: Option<u64>) -> Option<ScrubAt> {
+    let order = |tree: &Record| {
+        let rank = match tree.kind {
+            TreeKind::Head => 1,
+            _ if tree.id >= began => 2,
+            _ => 0,
+        };
+        (rank, tree.id)
+    };
     let trees = || state.trees.iter().flatten();
     // One that is gone was a snapshot, since no tree is removed at once that changes: all that come later do.
-    let last = last.map(|id| trees().find(|tree| tree.id == id).map_or((false, id), order));
+    let gone = |id: u64| (if id >= began { 2 } else { 0 }, id);
+    let last = last.map(|id| trees().find(|tree| tree.id == id).map_or(gone(id), order));
     let next =
         trees().filter(|tree| last.is_none_or(|last| order(tree) > last)).min_by_key(|tree| order(tree))?;
-    let after = before(&state.trees, next).map_or(0, |(_, generation)| generation);
-    Some(ScrubAt { tree: next.id, after, ..ScrubAt::default() })
+    // A snapshot that was made meanwhile may go before anybody has looked at it.
+    let is_older = |tree: &&Record| next.kind != TreeKind::Head || tree.id < began;
+    let older: Vec<Option<Record>> =
+        state.trees.iter().map(|tree| tree.as_ref().filter(is_older).cloned()).collect();
+    let after = before(&older, next).map_or(0, |(_, generation)| generation);
+    Some(ScrubAt { tree: next.id, began, after, ..ScrubAt::default() })
 }
 
 /// Looks at a few blocks, and says where to go on.
@@ -255,14 +270,16 @@ fn step(
     (at, left): (ScrubAt, u64),
 ) -> Result<Option<ScrubAt>> {
     let is_it = |tree: &Option<Record>| tree.as_ref().is_some_and(|tree| tree.id == at.tree);
-    let Some(tree) = state.trees.iter().position(is_it) else { return Ok(next_tree(state, Some(at.tree))) };
+    let Some(tree) = state.trees.iter().position(is_it) else {
+        return Ok(next_tree(state, at.began, Some(at.tree)));
+    };
     let record = state.record(tree)?;
     let stable = if state.is_settled() { state.root.generation } else { state.root.generation - 1 };
     let (nodes, name) = (FxHashMap::default(), &record.name[..]);
     let mut walk = Walk { state, device, part, tree, name, after: at.after, stable, nodes, left };
     match walk.inodes(at, record.inodes)? {
         Some(at) => Ok(Some(at)),
-        None => Ok(next_tree(state, Some(at.tree))),
+        None => Ok(next_tree(state, at.began, Some(at.tree))),
     }
 }
 
@@ -285,9 +302,10 @@ fn tables(state: &State, device: &dyn BlockDevice, part: &mut ScrubPart) -> Resu
     let mut walk =
         Walk { state, device, part, tree: state.head, name, after: 0, stable: generation, nodes, left: 0 };
     let map = Subject { what: Scrubbed::Map, inode: None };
-    for (reference, kind) in state.map.places() {
-        walk.left = 1;
-        walk.read(&[reference], kind, map)?;
+    for (refs, kind) in state.map.places() {
+        for refs in refs.chunks(BATCH) {
+            walk.read(refs, kind, map)?;
+        }
     }
     let whole = Subject { what: Scrubbed::Tables, inode: None };
     for (obj, fork) in [(Obj::Trees, state.root.trees), (Obj::Shared, state.root.shared)] {
@@ -433,8 +451,11 @@ impl Walk<'_> {
             return Ok(known.clone());
         }
         let node = if reference.birth > self.stable {
-            // It is on its way.
-            Some(self.state.load(reference, key, key.0.kind(key.1))?)
+            // It is on its way; what is none was there before, and others say so.
+            match self.state.load(reference, key, key.0.kind(key.1)) {
+                Err(Error::Corrupt(_)) => None,
+                found => Some(found?),
+            }
         } else {
             let blocks = self.part.blocks;
             let read = self.read(&[reference], key.0.kind(key.1), subject)?.pop().flatten();

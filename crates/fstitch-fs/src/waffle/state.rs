@@ -126,7 +126,7 @@ impl State {
     /// As [`State::open`].
     pub(super) fn open_damaged(cache: Arc<Cache>, root: Root) -> Result<Self> {
         let map = match Map::open(&cache, root.blocks, root.map, root.generation) {
-            Err(Error::Corrupt(_)) => Map::empty(root.blocks),
+            Err(Error::Corrupt(_)) => Map::lost(root.blocks),
             found => found?,
         };
         Self::with_map(cache, root, map, b"")

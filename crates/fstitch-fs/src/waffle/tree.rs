@@ -356,6 +356,12 @@ impl State {
         if reference.is_none() || is_kept {
             return Ok(());
         }
+        if matches!(obj, Obj::Shared | Obj::Trees) {
+            // Nor does anybody share them.
+            self.check_leaf(reference, (obj, 0, 0))?;
+            let Self { map, cache, .. } = self;
+            return map.give_up(cache, reference.block);
+        }
         self.free(reference)
     }
 
@@ -563,9 +569,9 @@ impl State {
 
     /// Gives up what a reference leads to, unless it leads nowhere that could be given up.
     fn release_sound(&mut self, obj: Obj, reference: Ref) -> Result<()> {
-        match reference.unpacked().problem(self.data(), self.generation()) {
-            None => self.release(obj, reference),
-            Some(_) => Ok(()),
+        match self.check_leaf(reference, (obj, 0, 0)) {
+            Ok(()) => self.release(obj, reference),
+            Err(_) => Ok(()),
         }
     }
 

@@ -515,11 +515,16 @@ impl Waffle {
                 let (mut leaves, mut end) = (0, 0);
                 if is_long(&inode) && inode.nlink == 0 {
                     let range = (0, u64::MAX);
-                    state.walk_leaves(state.head, Obj::Data(ino), range, &mut |leaf| {
+                    let walked = state.walk_leaves(state.head, Obj::Data(ino), range, &mut |leaf| {
                         // A compressed cluster goes as a whole.
                         (leaves, end) = (leaves + 1, (leaf + 1).next_multiple_of(CLUSTER));
                         leaves < FREED_MAX
-                    })?;
+                    });
+                    match walked {
+                        // What is below a damaged node stays, and the rest goes at once.
+                        Err(Error::Corrupt(_)) => leaves = 0,
+                        walked => walked?,
+                    }
                 }
                 if leaves < FREED_MAX {
                     return Ok(true);
@@ -535,23 +540,35 @@ impl Waffle {
         }
     }
 
-    /// Frees inodes without names: nobody uses them.
+    /// Frees inodes without names: nobody uses them. One that is damaged stays, and the others go.
     fn free_orphans(&self) -> Result<()> {
-        loop {
-            let ino = self.share().state.head().orphan;
-            if ino == 0 {
-                return Ok(());
+        let mut ino = self.share().state.head().orphan;
+        let (mut damaged, mut left) = (Ok(()), self.share().state.head().orphans);
+        while ino != 0 && left > 0 {
+            let behind = {
+                let core = self.share();
+                core.state.inode(core.state.head, ino)?.behind
+            };
+            match self.free_orphan(ino) {
+                Err(error @ Error::Corrupt(_)) => damaged = Err(error),
+                done => done?,
             }
-            self.shorten(ino)?;
-            drop(self.change(Class::Gives, 0, |state| {
-                if state.inode(state.head, ino)?.nlink != 0 {
-                    let problem = "it is in the list of those without names, and has some";
-                    return Err(Error::corrupt(Structure::Inode(ino), None, problem));
-                }
-                state.remove_orphan(ino)?;
-                state.free_inode(ino)
-            })?);
+            (ino, left) = (behind, left - 1);
         }
+        damaged
+    }
+
+    fn free_orphan(&self, ino: u64) -> Result<()> {
+        self.shorten(ino)?;
+        drop(self.change(Class::Gives, 0, |state| {
+            if state.inode(state.head, ino)?.nlink != 0 {
+                let problem = "it is in the list of those without names, and has some";
+                return Err(Error::corrupt(Structure::Inode(ino), None, problem));
+            }
+            state.remove_orphan(ino)?;
+            state.free_inode(ino)
+        })?);
+        Ok(())
     }
 
     // ---- inodes ----

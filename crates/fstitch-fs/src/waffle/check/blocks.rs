@@ -15,6 +15,7 @@ use super::super::map::WORDS;
 use super::super::snapshot::before;
 use super::super::state::State;
 use super::super::tree::{COUNTS_IN_BLOCK, Key, Obj};
+use super::restore::Suspects;
 use super::{damage, note};
 
 /// Findings about single blocks of one region; the rest is one more.
@@ -38,10 +39,22 @@ struct At {
 pub(super) struct Census {
     /// Blocks of each region, a bit for each.
     pub(super) marks: BTreeMap<u64, Box<[u64; WORDS]>>,
-    /// References beyond the first.
+    /// References to contents of files beyond the first.
     pub(super) more: FxHashMap<u64, u32>,
+    /// Blocks with more than one reference that may not have them.
+    pub(super) twice: BTreeSet<u64>,
     /// Nodes and inodes that cannot be read: who knows what they led to.
     pub(super) unread: u64,
+    /// Blocks that are not what their references say.
+    pub(super) suspects: Suspects,
+}
+
+impl Census {
+    /// Whether anything leads to a block.
+    pub(super) fn has(&self, block: u64) -> bool {
+        let (region, bit) = (block / REGION, block % REGION);
+        self.marks.get(&region).is_some_and(|words| words[to_usize(bit / 64)] >> (bit % 64) & 1 == 1)
+    }
 }
 
 struct Blocks<'a> {
@@ -106,6 +119,11 @@ impl<'a> Blocks<'a> {
         let checked = if is_packable { reference.unpacked() } else { reference };
         if let Some(problem) = checked.problem(self.state.data(), self.state.root.generation) {
             damage(self.report, "reference", State::damaged(key, None, problem).to_string());
+            // It is somebody's, whatever else is wrong.
+            let (first, end) = self.state.data();
+            if (first..end).contains(&reference.block) {
+                self.mark(reference, false);
+            }
             self.found.unread += u64::from(level > 0 || obj == Obj::Inodes);
             return Ok(());
         }
@@ -121,13 +139,14 @@ impl<'a> Blocks<'a> {
         if is_packable {
             self.clusters.insert(cluster_of(index));
         }
-        if !self.mark(reference) {
+        if !self.mark(reference, level == 0 && matches!(obj, Obj::Data(_))) {
             // It was followed before, or it is a block of a file that another one has as well.
             return Ok(());
         }
         let kind = if level == 0 && matches!(obj, Obj::Data(_)) { at.kind } else { obj.kind(level) };
         let found = self.state.load(reference, key, kind);
         let Some(bytes) = note(self.report, "block-damaged", found)? else {
+            self.found.suspects.push((reference, kind));
             self.found.unread += u64::from(level > 0 || obj == Obj::Inodes);
             return Ok(());
         };
@@ -201,14 +220,16 @@ impl<'a> Blocks<'a> {
         self.fork(At { end, packs: None, ..at }, Obj::Xattrs(inode.ino), inode.xattrs)
     }
 
-    /// Notes that there is a reference to a block; whether it is the first.
-    fn mark(&mut self, reference: Ref) -> bool {
+    /// Notes that there is a reference to a block, which may be a file's contents; whether it is the first.
+    fn mark(&mut self, reference: Ref, may_share: bool) -> bool {
         let (region, bit) = (reference.block / REGION, reference.block % REGION);
         let words = self.found.marks.entry(region).or_insert_with(|| Box::new([0; WORDS]));
         let (word, mask) = (to_usize(bit / 64), 1 << (bit % 64));
         let is_first = words[word] & mask == 0;
-        if !is_first {
+        if !is_first && may_share {
             *self.found.more.entry(reference.block).or_default() += 1;
+        } else if !is_first {
+            self.found.twice.insert(reference.block);
         }
         words[word] |= mask;
         is_first
@@ -235,8 +256,9 @@ impl<'a> Blocks<'a> {
                 }
             }
         }
-        let mut rest: Vec<u64> = self.found.more.keys().copied().collect();
+        let mut rest: Vec<u64> = self.found.more.keys().chain(&self.found.twice).copied().collect();
         rest.sort_unstable();
+        rest.dedup();
         for block in rest {
             damage(self.report, "block-used-twice", format!("block {block} has more than one user"));
         }

@@ -10,25 +10,30 @@
 use std::collections::VecDeque;
 
 use fstitch_core::num::{to_u64, to_usize};
-use fstitch_core::{BlockKind, CheckReport, Errno, Error, FileKind, Le, Result, Timestamp};
+use fstitch_core::{BlockKind, CheckReport, Errno, Error, FileKind, Le, Result, Structure, Timestamp};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::super::dir::{self, Saved};
 use super::super::layout::inode::{FreeInode, INLINE, INODE_BYTES, INODES_IN_BLOCK, Inode, Slot, place};
 use super::super::layout::pointer::Fork;
-use super::super::layout::record::TreeKind;
-use super::super::layout::{BLOCK_BYTES, FIRST_INO, ROOT_INO, name_key};
+use super::super::layout::record::{INO_END, TreeKind};
+use super::super::layout::{BLOCK_BYTES, FIRST_INO, ROOT_INO, SIZE_MAX, name_key};
 use super::super::map::WORDS;
 use super::super::state::{Class, State, record_place};
 use super::super::tree::{COUNTS_IN_BLOCK, Obj};
-use super::{blocks, salvage};
+use super::blocks::{self, Census};
+use super::salvage::{self, Salvage};
 
+/// Blocks of inodes that may be missing: each gets one again.
+const ABSENT_MAX: u64 = 4096;
+/// Names that are tried for what has lost its own.
+const NAMES_TRIED: u32 = 100;
 /// Where what has lost its name gets one.
 const LOST: &[u8] = b"lost+found";
 
 /// Mends a volume; says how many changes it took. What there is no room for is left.
 pub(super) fn all(state: &mut State, now: Timestamp) -> Result<u64> {
-    let mut mended = counted(state, now)?;
+    let Some((mut mended, census)) = counted(state, now)? else { return Ok(0) };
     let trees = 0..state.trees.len();
     let heads = trees.filter(|&number| {
         let tree = state.trees[number].as_ref();
@@ -37,15 +42,15 @@ pub(super) fn all(state: &mut State, now: Timestamp) -> Result<u64> {
     for number in heads.collect::<Vec<usize>>() {
         state.head = number;
         state.note_kept();
-        mended += operation(state, now, tree)?;
+        mended += operation(state, now, |state| tree(state, &census))?;
     }
     state.head = 0;
     state.note_kept();
-    Ok(mended + counted(state, now)?)
+    Ok(mended + counted(state, now)?.map_or(0, |(mended, _)| mended))
 }
 
-/// The map, and the counts of shared blocks, as references say.
-fn counted(state: &mut State, now: Timestamp) -> Result<u64> {
+/// The map, and the counts of shared blocks, as references say; `None` if there is no room to say so.
+fn counted(state: &mut State, now: Timestamp) -> Result<Option<(u64, Census)>> {
     let census = blocks::census(state, &mut CheckReport::default())?;
     let is_known = census.unread == 0;
     let State { map, cache, .. } = state;
@@ -59,14 +64,16 @@ fn counted(state: &mut State, now: Timestamp) -> Result<u64> {
         }
         words
     })?;
-    let shared = |state: &mut State| shares(state, &census);
-    let mended = operation(state, now, shared)?;
+    let mended = operation(state, now, |state| shares(state, &census))?;
     // The root says how many blocks are free.
     if regions > 0 && mended == 0 || state.root.free != state.map.avail() {
+        if state.check_room(Class::Last).is_err() {
+            return Ok(None);
+        }
         commit(state, now)?;
-        return Ok(mended + regions.max(1));
+        return Ok(Some((mended + regions.max(1), census)));
     }
-    Ok(mended + regions)
+    Ok(Some((mended + regions, census)))
 }
 
 /// One operation and its root. Where there is no room for it, nothing is changed.
@@ -95,15 +102,10 @@ fn commit(state: &mut State, now: Timestamp) -> Result<()> {
     state.cache.sync_patches(&[state.last_root])
 }
 
-fn shares(state: &mut State, census: &blocks::Census) -> Result<u64> {
-    let mut mended = salvage::nodes(state, Obj::Shared)?;
+fn shares(state: &mut State, census: &Census) -> Result<u64> {
+    let mut mended = Salvage::new(census).nodes(state, Obj::Shared)?;
     let mut counts: FxHashMap<u64, u32> = census.more.clone();
-    let mut leaves = Vec::new();
-    state.walk_leaves(state.head, Obj::Shared, (0, u64::MAX), &mut |leaf| {
-        leaves.push(leaf);
-        true
-    })?;
-    for leaf in leaves {
+    for leaf in leaves_of(state, Obj::Shared)? {
         let Some(node) = state.node(state.head, Obj::Shared, 0, leaf)? else { continue };
         for (slot, said) in node.chunks_exact(4).enumerate() {
             let said = Le::u32(said, 0);
@@ -125,11 +127,23 @@ fn shares(state: &mut State, census: &blocks::Census) -> Result<u64> {
     Ok(mended)
 }
 
+/// The leaves of an object that are there, as many as the volume may have.
+fn leaves_of(state: &State, obj: Obj) -> Result<Vec<u64>> {
+    let (mut leaves, most) = (Vec::new(), state.root.blocks);
+    state.walk_leaves(state.head, obj, (0, u64::MAX), &mut |leaf| {
+        leaves.push(leaf);
+        to_u64(leaves.len()) <= most
+    })?;
+    Ok(leaves)
+}
+
 /// Mends the tree that is mounted.
-fn tree(state: &mut State) -> Result<u64> {
-    let mended = salvage::nodes(state, Obj::Inodes)?;
+fn tree(state: &mut State, census: &Census) -> Result<u64> {
+    let mut salvage = Salvage::new(census);
+    let mended = salvage.nodes(state, Obj::Inodes)?;
     let (names, subdirs, seen, saved) = Default::default();
-    let mut mend = Mend { state, mended, names, subdirs, seen, saved };
+    let mut mend = Mend { state, salvage, mended, names, subdirs, seen, saved };
+    mend.end()?;
     mend.root()?;
     mend.below(ROOT_INO)?;
     mend.saved_names()?;
@@ -142,6 +156,7 @@ fn tree(state: &mut State) -> Result<u64> {
 
 struct Mend<'a> {
     state: &'a mut State,
+    salvage: Salvage<'a>,
     mended: u64,
     /// Names of inodes, but for directories' own.
     names: FxHashMap<u64, u32>,
@@ -167,16 +182,42 @@ impl Mend<'_> {
         self.state.change_inode(ino, how)
     }
 
+    /// Whether an inode is there, though it breaks a rule.
+    fn is_odd(&self, ino: u64) -> bool {
+        matches!(self.state.slot(self.state.head, ino), Err(Error::Corrupt(_)))
+    }
+
+    /// No inode is behind the end of all, and not too many are before it that no leaf has.
+    fn end(&mut self) -> Result<()> {
+        let leaves = leaves_of(self.state, Obj::Inodes)?;
+        let end = self.state.head().ino_end;
+        let there = leaves.last().map_or(0, |leaf| (leaf + 1) * INODES_IN_BLOCK);
+        let absent = end.div_ceil(INODES_IN_BLOCK).saturating_sub(to_u64(leaves.len()));
+        if absent > ABSENT_MAX || there >= INO_END {
+            let problem = format!("{absent} of its blocks of inodes are missing");
+            return Err(Error::corrupt(Structure::Other("inodes"), None, problem));
+        }
+        let mut last = 0;
+        for ino in (end..there).rev() {
+            let (leaf, at) = place(ino);
+            let Some(node) = self.state.node(self.state.head, Obj::Inodes, 0, leaf)? else { continue };
+            if !matches!(Slot::decode(&node[at..at + INODE_BYTES], ino), Ok(Slot::Free(_))) {
+                last = ino;
+                break;
+            }
+        }
+        if last >= end {
+            self.state.head_mut().ino_end = last + 1;
+            self.note_head()?;
+        }
+        Ok(())
+    }
+
     /// All inodes that are in use.
     fn used(&self) -> Result<Vec<u64>> {
         let mut used = Vec::new();
-        let mut leaves = Vec::new();
-        self.state.walk_leaves(self.state.head, Obj::Inodes, (0, u64::MAX), &mut |leaf| {
-            leaves.push(leaf);
-            true
-        })?;
         let end = self.state.head().ino_end;
-        for leaf in leaves {
+        for leaf in leaves_of(self.state, Obj::Inodes)? {
             for ino in leaf * INODES_IN_BLOCK..(leaf + 1) * INODES_IN_BLOCK {
                 let may_be = ino == ROOT_INO || (FIRST_INO..end).contains(&ino);
                 if may_be && self.inode(ino)?.is_some() {
@@ -252,7 +293,7 @@ impl Mend<'_> {
 
     /// The names of a directory that lead to something. Where others were there, or it breaks a rule, it is made anew of these.
     fn names_of(&mut self, dir: u64) -> Result<Vec<Saved>> {
-        let lost = salvage::nodes(self.state, Obj::Data(dir))?;
+        let lost = self.salvage.nodes(self.state, Obj::Data(dir))?;
         self.mended += lost;
         let (found, saved, mut is_bad) = self.listed(dir)?;
         self.saved.extend(saved.into_iter().map(|saved| (dir, saved)));
@@ -268,6 +309,8 @@ impl Mend<'_> {
                     is_bad |= inode.kind != said;
                     kept.push((name, child, inode.kind));
                 }
+                // What breaks a rule keeps its name: it is told, and stays.
+                None if is_new && self.is_odd(child) => kept.push((name, child, said)),
                 _ => is_bad = true,
             }
         }
@@ -280,6 +323,7 @@ impl Mend<'_> {
                 self.state.add_name(dir, name, *child, *kind)?;
             }
         }
+        kept.retain(|(_, child, _)| !self.is_odd(*child));
         Ok(kept)
     }
 
@@ -300,11 +344,11 @@ impl Mend<'_> {
                 let Some(parent) = self.inode(dir)?.filter(|_| is_its && inode.kind == kind) else {
                     continue;
                 };
-                if self.state.find(self.state.head, &parent, &name)?.is_some() {
+                if self.state.find(self.state.head, &parent, &name)?.is_some()
+                    || !self.add(dir, &name, ino, kind)?
+                {
                     continue;
                 }
-                self.mended += 1;
-                self.state.add_name(dir, &name, ino, kind)?;
                 *self.names.entry(ino).or_default() += 1;
                 *claims.entry(ino).or_default() -= 1;
                 if kind == FileKind::Directory {
@@ -317,15 +361,21 @@ impl Mend<'_> {
         Ok(())
     }
 
+    /// Adds a name, unless the directory has no room for its key.
+    fn add(&mut self, dir: u64, name: &[u8], ino: u64, kind: FileKind) -> Result<bool> {
+        match self.state.add_name(dir, name, ino, kind) {
+            Ok(()) => self.mended += 1,
+            Err(Error::Errno(Errno::NOSPC)) => return Ok(false),
+            Err(error) => return Err(error),
+        }
+        Ok(true)
+    }
+
     /// What a directory lists, what was saved of it where it is damaged, and whether it breaks a rule.
     fn listed(&self, dir: u64) -> Result<(Vec<Saved>, Vec<Saved>, bool)> {
         let Some(inode) = self.inode(dir)? else { return Ok((Vec::new(), Vec::new(), false)) };
         let (state, obj, seed) = (&*self.state, Obj::Data(dir), self.state.head().seed);
-        let mut leaves = Vec::new();
-        state.walk_leaves(state.head, obj, (0, u64::MAX), &mut |leaf| {
-            leaves.push(leaf);
-            true
-        })?;
+        let leaves = leaves_of(state, obj)?;
         let (mut all, mut saved, mut is_bad) = (Vec::new(), Vec::new(), false);
         for leaf in leaves {
             let node = match state.node(state.head, obj, 0, leaf) {
@@ -334,7 +384,7 @@ impl Mend<'_> {
                 Err(Error::Corrupt(_)) => {
                     let reference = state.reference(state.head, obj, 0, leaf)?;
                     is_bad = true;
-                    salvage::raw(state, (obj, 0, leaf), reference).map(|node| (node, false))
+                    salvage::raw(state, (obj, 0, leaf), reference)?.map(|node| (node, false))
                 }
                 Err(error) => return Err(error),
             };
@@ -370,21 +420,42 @@ impl Mend<'_> {
                 if is_named || inode.nlink == 0 || inode.is_dir() != is_dir {
                     continue;
                 }
-                let top = if is_dir { self.top(ino)? } else { ino };
-                let Some(inode) = self.inode(top)? else { continue };
-                let lost = self.lost()?;
-                self.state.add_name(lost, format!("#{top}").as_bytes(), top, inode.kind)?;
-                self.mended += 1;
-                *self.names.entry(top).or_default() += 1;
-                if is_dir {
-                    *self.subdirs.entry(lost).or_default() += 1;
-                    self.state.change_inode(top, |inode| inode.parent = lost)?;
-                    self.seen.insert(top);
-                    self.below(top)?;
+                // What it is in comes first, and may have its name; else it gets one as well.
+                while !self.names.contains_key(&ino) {
+                    let top = if is_dir { self.top(ino)? } else { ino };
+                    self.give_name(top)?;
                 }
             }
         }
         Ok(())
+    }
+
+    /// Gives an inode a name in `lost+found`, and what is below it the names that it says.
+    fn give_name(&mut self, ino: u64) -> Result<()> {
+        let inode = self.state.inode(self.state.head, ino)?;
+        let lost = self.lost()?;
+        let names = (0..NAMES_TRIED).map(|number| match number {
+            0 => format!("#{ino}"),
+            _ => format!("#{ino}.{number}"),
+        });
+        for name in names {
+            let dir = self.state.inode(self.state.head, lost)?;
+            if self.state.find(self.state.head, &dir, name.as_bytes())?.is_some()
+                || !self.add(lost, name.as_bytes(), ino, inode.kind)?
+            {
+                continue;
+            }
+            *self.names.entry(ino).or_default() += 1;
+            if inode.is_dir() {
+                *self.subdirs.entry(lost).or_default() += 1;
+                self.state.change_inode(ino, |inode| inode.parent = lost)?;
+                self.seen.insert(ino);
+                self.below(ino)?;
+                self.saved_names()?;
+            }
+            return Ok(());
+        }
+        Err(Errno::NOSPC.into())
     }
 
     /// The uppermost directory without a name that a directory without one is in.
@@ -462,6 +533,7 @@ impl Mend<'_> {
         let (index, end) = (inode.size / BLOCK_BYTES, to_usize(inode.size % BLOCK_BYTES));
         let is_packed = |leaf: u64| self.state.is_packed(self.state.head, inode, leaf).unwrap_or(true);
         match last.filter(|&leaf| inode.kind == FileKind::Regular && !is_packed(leaf)) {
+            Some(leaf) if leaf >= SIZE_MAX / BLOCK_BYTES => Ok(inode.size),
             Some(leaf) if leaf > index || leaf == index && end == 0 => Ok((leaf + 1) * BLOCK_BYTES),
             Some(leaf) if leaf == index => {
                 let reference = self.state.leaf(self.state.head, Obj::Data(inode.ino), leaf)?;

@@ -2,21 +2,23 @@
 //!
 //! Shadow paging leaves nothing after a crash, so whatever is found is damage. Two passes: *blocks* follows every reference of every tree,
 //! but for what a tree shares with the one before it, and compares what it has found with the map; *names* looks at each tree that
-//! changes as a file system: directories, links, lists. What can be put right from what is whole is put right by `mend` and `salvage`.
+//! changes as a file system: directories, links, lists. What can be put right from what is whole is put right by `restore`, `mend` and `salvage`.
 
 mod blocks;
 mod mend;
 mod names;
+mod restore;
 mod salvage;
 
 use std::sync::Arc;
 
 use fstitch_core::{
-    BlockDevice, CheckReport, Error, FindingClass, ManualClock, RepairMode, RepairOptions, RepairReport,
-    Result, Timestamp,
+    BlockDevice, BlockKind, CheckReport, Error, FindingClass, ManualClock, RepairMode, RepairOptions,
+    RepairReport, Result, Timestamp,
 };
 use fstitch_patch::{Cache, CacheOptions};
 
+use super::layout::HEIGHT_MAX;
 use super::layout::record::TreeKind;
 use super::layout::root::Root;
 use super::state::State;
@@ -106,11 +108,35 @@ fn mend_volume(device: Arc<dyn BlockDevice>, now: Timestamp) -> Result<u64> {
     let device = super::grouped(device)?;
     let Ok(root) = Root::read(&*device) else { return Ok(0) };
     root.check_writable()?;
-    let options = CacheOptions { cache_size: CACHE_BYTES, ..CacheOptions::default() };
-    let cache = Cache::new(device, options, Arc::new(ManualClock::new()));
-    match State::open_damaged(cache, root) {
-        Ok(mut state) => mend::all(&mut state, now),
-        Err(Error::Corrupt(_)) => Ok(0),
+    let mut restored = restore_tops(&*device, &root)?;
+    // What is below a node that was restored is seen then.
+    for _ in 0..=HEIGHT_MAX {
+        let Some(state) = opened(&device, &root, true)? else { return Ok(restored) };
+        let census = blocks::census(&state, &mut CheckReport::default())?;
+        match restore::blocks(&*device, &census.suspects)? {
+            0 => break,
+            more => restored += more,
+        }
+    }
+    match opened(&device, &root, false)? {
+        Some(mut state) => Ok(restored + mend::all(&mut state, now)?),
+        None => Ok(restored),
+    }
+}
+
+/// The tops of what the root refers to, one bit of which may be damaged.
+fn restore_tops(device: &dyn BlockDevice, root: &Root) -> Result<u64> {
+    let tops = [root.map, root.trees.root, root.shared.root].into_iter().filter(|top| !top.is_none());
+    restore::blocks(device, &tops.map(|top| (top, BlockKind::GroupDescriptor)).collect())
+}
+
+/// A volume whose map need not be whole; `None` if it cannot be opened.
+fn opened(device: &Arc<dyn BlockDevice>, root: &Root, read_only: bool) -> Result<Option<State>> {
+    let options = CacheOptions { cache_size: CACHE_BYTES, read_only, ..CacheOptions::default() };
+    let cache = Cache::new(Arc::clone(device), options, Arc::new(ManualClock::new()));
+    match State::open_damaged(cache, root.clone()) {
+        Ok(state) => Ok(Some(state)),
+        Err(Error::Corrupt(_)) => Ok(None),
         Err(error) => Err(error),
     }
 }
