@@ -21,6 +21,9 @@ use super::{damage, note};
 /// Findings about single blocks of one region; the rest is one more.
 const LISTED: u32 = 8;
 
+/// Damaged blocks that are remembered; there are more runs for more of them.
+const SUSPECTS_MAX: usize = 4096;
+
 /// What is being looked at.
 #[derive(Clone, Copy)]
 struct At {
@@ -146,7 +149,9 @@ impl<'a> Blocks<'a> {
         let kind = if level == 0 && matches!(obj, Obj::Data(_)) { at.kind } else { obj.kind(level) };
         let found = self.state.load(reference, key, kind);
         let Some(bytes) = note(self.report, "block-damaged", found)? else {
-            self.found.suspects.push((reference, kind));
+            if self.found.suspects.len() < SUSPECTS_MAX {
+                self.found.suspects.push((reference, kind));
+            }
             self.found.unread += u64::from(level > 0 || obj == Obj::Inodes);
             return Ok(());
         };

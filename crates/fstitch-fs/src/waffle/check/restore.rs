@@ -6,17 +6,14 @@ use fstitch_core::{BlockDevice, BlockKind, BlockNo, BlockRead, BlockWrite, Error
 use super::super::layout::pointer::Ref;
 use super::super::layout::{BLOCK, sum};
 
-/// Blocks that are tried at once: each that has more than one bit wrong takes some milliseconds.
-const TRIED_MAX: usize = 4096;
-
-/// Blocks that are not what their references say, and what they hold.
+/// Blocks that are not what their references say, and what they hold. Each of which more than one bit is wrong takes some milliseconds.
 pub(super) type Suspects = Vec<(Ref, BlockKind)>;
 
 /// Restores those of which one bit is wrong; says how many.
 pub(super) fn blocks(device: &dyn BlockDevice, suspects: &Suspects) -> Result<u64> {
     let mut restored = 0;
     let mut bytes = vec![0; BLOCK];
-    for &(reference, kind) in suspects.iter().take(TRIED_MAX) {
+    for &(reference, kind) in suspects {
         let block = BlockNo(reference.block);
         match device.read(&mut [BlockRead { block, kind, data: &mut bytes }]) {
             Ok(()) => {}
