@@ -280,23 +280,26 @@ fn commits_come_before_much_waits_to_be_packed() {
 /// A file that grows over many commits is packed, also where its cluster's first blocks are of earlier ones.
 #[test]
 fn what_grows_is_packed() {
-    let device = made_with(2048, true);
-    let mut fs = mount(&device);
-    let bytes = text(300_000, 1);
-    let ino = file(&fs, fs.root(), "log", b"").unwrap();
-    for (number, piece) in bytes.chunks(2500).enumerate() {
-        fs.write(&CALLER, ino, number as u64 * 2500, piece).unwrap();
-        fs.sync().unwrap();
-        if number % 40 == 7 {
-            fs.unmount().unwrap();
-            fs = mount(&device);
+    // Pieces that end within a block, which the next one writes anew, and such that do not.
+    for size in [2500, 4096] {
+        let device = made_with(2048, true);
+        let mut fs = mount(&device);
+        let bytes = text(300_000, 1);
+        let ino = file(&fs, fs.root(), "log", b"").unwrap();
+        for (number, piece) in bytes.chunks(size).enumerate() {
+            fs.write(&CALLER, ino, (number * size) as u64, piece).unwrap();
+            fs.sync().unwrap();
+            if number % 40 == 7 {
+                fs.unmount().unwrap();
+                fs = mount(&device);
+            }
         }
+        let packed = blocks(&fs, ino);
+        assert!(packed < 45, "{packed} of 74, in pieces of {size}");
+        assert!(contents(&fs, ino).unwrap() == bytes);
+        fs.unmount().unwrap();
+        is_clean(&device);
     }
-    let packed = blocks(&fs, ino);
-    assert!(packed < 45, "{packed} of 74");
-    assert!(contents(&fs, ino).unwrap() == bytes);
-    fs.unmount().unwrap();
-    is_clean(&device);
 }
 
 /// A file that is punched to its end loses its last cluster as a whole.
