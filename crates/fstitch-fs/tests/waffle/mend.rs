@@ -392,3 +392,28 @@ fn an_end_of_inodes_far_away_is_left() {
     let (left, mended, _) = mend(damaged);
     assert!(left.is_empty() && mended > 0, "{left:?}");
 }
+
+/// A name that is damaged is none: its file gets another one, and no file has a name that nobody gave it.
+#[test]
+fn a_damaged_name_is_not_believed() {
+    let image = populated();
+    let name = b"a-name-that-takes-some-room-100";
+    let mut damaged = image.clone();
+    let mut changed = 0;
+    for number in used(&image) {
+        let bytes = block(&mut damaged, number).unwrap();
+        if let Some(at) = bytes.windows(name.len()).position(|window| window == name) {
+            bytes[at] = b'A';
+            bytes[at + 2] = b'N';
+            changed += 1;
+        }
+    }
+    assert_eq!(changed, 1);
+    let before = files(&Arc::new(MemDevice::from_image(4096, image)));
+    let (left, mended, device) = mend(damaged);
+    assert!(left.is_empty() && mended > 0, "{left:?}");
+    let after = files(&device);
+    let lost = after.iter().filter(|(ino, (path, _))| before.get(*ino).is_some_and(|(was, _)| was != path));
+    let lost: Vec<String> = lost.map(|(_, (path, _))| String::from_utf8_lossy(path).into_owned()).collect();
+    assert!(lost.len() == 1 && lost[0].starts_with("/lost+found/#"), "{lost:?}");
+}
