@@ -421,3 +421,24 @@ fn a_damaged_name_is_not_believed() {
     let lost: Vec<String> = lost.map(|(_, (path, _))| String::from_utf8_lossy(path).into_owned()).collect();
     assert!(lost.len() == 1 && lost[0].starts_with("/lost+found/#"), "{lost:?}");
 }
+
+/// A node and a block below it are both damaged: what proves nothing of itself is not taken for right.
+#[test]
+fn what_proves_nothing_is_not_believed() {
+    let image = populated();
+    let before = files(&Arc::new(MemDevice::from_image(4096, image.clone())));
+    let root = Root::find(&image).unwrap().unwrap();
+    let at = usize::try_from(root.trees.root.block).unwrap() * 4096;
+    let node = Ref::read(&image[at..at + 4096], 40).block;
+    let slots = usize::try_from(node).unwrap() * 4096;
+    let leaf = Ref::slot(&image[slots..slots + 4096], 2).block;
+    let mut damaged = image;
+    ruined(&mut damaged, leaf);
+    block(&mut damaged, node).unwrap()[3000] ^= 0x24;
+    let (left, mended, device) = mend(damaged);
+    assert!(left.is_empty() && mended > 0, "{left:?}");
+    let after = files(&device);
+    for (ino, was) in before.iter().filter(|(ino, _)| !(32..48).contains(*ino)) {
+        assert_eq!(after.get(ino).map(|is| &is.1), Some(&was.1), "inode {ino}");
+    }
+}
