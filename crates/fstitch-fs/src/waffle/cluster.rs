@@ -324,6 +324,25 @@ impl State {
         self.frame(&plain)
     }
 
+    /// The block behind what a packed cluster holds, if block `index` of a file is in it: all of the cluster where that cannot be read.
+    ///
+    /// # Errors
+    /// `Io`, `Corrupt`.
+    pub(super) fn in_frame(&self, tree: usize, inode: &Inode, index: u64) -> Result<Option<u64>> {
+        if !self.is_packed(tree, inode, index)? {
+            return Ok(None);
+        }
+        let cluster = cluster_of(index);
+        let refs = self.cluster(tree, inode.ino, cluster)?;
+        let blocks = match self.unpacked(inode.ino, cluster, &refs) {
+            Ok(plain) => plain.map_or(0, |plain| to_u64(plain.len() / BLOCK)),
+            Err(Error::Corrupt(_)) => CLUSTER,
+            Err(error) => return Err(error),
+        };
+        let behind = cluster * CLUSTER + blocks;
+        Ok(Some(behind).filter(|&behind| index < behind))
+    }
+
     /// Fails where clusters of a file are not as they should be. `end`: blocks of the file.
     ///
     /// # Errors

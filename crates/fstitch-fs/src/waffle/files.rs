@@ -10,7 +10,7 @@ use fstitch_posix::change::{
 use fstitch_posix::{expect_regular, refuse};
 
 use super::layout::inode::Inode;
-use super::layout::{BLOCK_BYTES, CLUSTER, SIZE_MAX};
+use super::layout::{BLOCK_BYTES, SIZE_MAX};
 use super::names::{touch, touch_contents};
 use super::state::{Class, State};
 use super::tree::Obj;
@@ -253,7 +253,7 @@ impl Waffle {
         }
         let (first, end) = (offset / BLOCK_BYTES, inode.size.div_ceil(BLOCK_BYTES));
         match whence {
-            SeekFrom::Data if core.state.is_packed(tree, &inode, first)? => Ok(offset),
+            SeekFrom::Data if core.state.in_frame(tree, &inode, first)?.is_some() => Ok(offset),
             SeekFrom::Data => {
                 let mut data = None;
                 core.state.walk_leaves(tree, Obj::Data(inode.ino), (first, end), &mut |index| {
@@ -270,11 +270,11 @@ impl Waffle {
                         next += u64::from(is_next);
                         is_next
                     })?;
-                    if next >= end || !core.state.is_packed(tree, &inode, next)? {
-                        return Ok((next * BLOCK_BYTES).max(offset).min(inode.size));
-                    }
                     // What is in a compressed cluster is behind its leaves.
-                    next = (next + 1).next_multiple_of(CLUSTER);
+                    match core.state.in_frame(tree, &inode, next)? {
+                        Some(behind) if next < end => next = behind,
+                        _ => return Ok((next * BLOCK_BYTES).max(offset).min(inode.size)),
+                    }
                 }
             }
         }
