@@ -220,10 +220,9 @@ impl Map {
         Ok(maps.new[to_usize(bit / 64)] >> (bit % 64) & 1 == 1)
     }
 
-    /// The references to all of its blocks, level by level.
-    pub(super) fn places(&self) -> Vec<(Vec<Ref>, BlockKind)> {
-        let there = |refs: &[Ref]| refs.iter().copied().filter(|reference| !reference.is_none()).collect();
-        self.refs.iter().enumerate().map(|(level, refs)| (there(refs), kind(level))).collect()
+    /// The references to the blocks of a level, and what these hold.
+    pub(super) fn level(&self, level: usize) -> Option<(&[Ref], BlockKind)> {
+        self.refs.get(level).map(|refs| (&refs[..], kind(level)))
     }
 
     /// The reference to the top.

@@ -5,12 +5,12 @@
 use std::sync::Arc;
 
 use fstitch_core::{
-    BlockDevice, BlockKind, BlockNo, BlockWrite, Clock, Error, FileKind, InodeFlags, ManualClock, Result,
-    SystemClock, Timestamp,
+    BlockDevice, BlockKind, BlockNo, BlockWrite, Clock, Error, InodeFlags, ManualClock, Result, SystemClock,
+    Timestamp,
 };
 use fstitch_patch::{Cache, CacheOptions};
 
-use super::layout::inode::{INLINE, Inode};
+use super::layout::inode::Inode;
 use super::layout::pointer::{Fork, Ref};
 use super::layout::record::{Record, Source, TreeKind};
 use super::layout::root::Root;
@@ -134,32 +134,9 @@ fn first_tree(options: &MkfsOptions) -> Record {
 }
 
 fn root_dir(options: &MkfsOptions) -> Inode {
-    let now = options.now;
-    Inode {
-        ino: ROOT_INO,
-        kind: FileKind::Directory,
-        perm: 0o755,
-        nlink: 2,
-        uid: options.owner.0,
-        gid: options.owner.1,
-        rdev: 0,
-        generation: 1,
-        flags: if options.is_compressed { InodeFlags::COMPR } else { 0 },
-        depth: 0,
-        size: 0,
-        blocks: 0,
-        atime: now,
-        mtime: now,
-        ctime: now,
-        crtime: now,
-        data: Fork::default(),
-        xattrs: Fork::default(),
-        parent: ROOT_INO,
-        before: 0,
-        behind: 0,
-        xattrs_len: 0,
-        inline: [0; INLINE],
-    }
+    let (uid, gid) = options.owner;
+    let flags = if options.is_compressed { InodeFlags::COMPR } else { 0 };
+    Inode { uid, gid, flags, ..Inode::directory(ROOT_INO, 0o755, options.now) }
 }
 
 /// Gives a volume that nobody uses another label or UUID.

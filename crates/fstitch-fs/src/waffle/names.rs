@@ -15,7 +15,6 @@ use fstitch_posix::table::Header;
 use rustc_hash::FxHashSet;
 
 use super::layout::inode::{INLINE, Inode};
-use super::layout::pointer::Fork;
 use super::layout::{LINK_MAX, ROOT_INO, SYMLINK_MAX};
 use super::state::{Class, State};
 use super::volume::{InUse, SNAPSHOTS, Waffle, is_long};
@@ -277,29 +276,16 @@ fn make_inode(state: &mut State, make: &Make<'_>, heritage: &Heritage) -> Result
     }
     let parent = if make.kind == FileKind::Directory { make.parent.get() } else { 0 };
     state.put_new(&Inode {
-        ino,
-        kind: make.kind,
-        perm: heritage.perm,
         nlink: rules::first_links(make.kind, make.name.is_some()),
         uid: make.caller.uid,
         gid: heritage.gid,
         rdev: make.rdev,
         generation,
         flags: heritage.flags.0,
-        depth: 0,
         size: to_u64(make.target.len()),
-        blocks: 0,
-        atime: now,
-        mtime: now,
-        ctime: now,
-        crtime: now,
-        data: Fork::default(),
-        xattrs: Fork::default(),
         parent,
-        before: 0,
-        behind: 0,
-        xattrs_len: 0,
         inline,
+        ..Inode::bare(ino, make.kind, heritage.perm, now)
     })?;
     if !is_inline {
         state.put(ino, 0, make.target)?;

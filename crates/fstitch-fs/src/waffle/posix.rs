@@ -7,8 +7,7 @@ use fstitch_core::{
 use fstitch_posix::make::{Make, directory_perm, node_kind};
 
 use super::files::Author;
-use super::layout::inode::{INLINE, Inode};
-use super::layout::pointer::Fork;
+use super::layout::inode::Inode;
 use super::layout::record::{INO_BITS, TreeKind};
 use super::layout::{BLOCK_SIZE, NAME_MAX, ROOT_INO};
 use super::state::{Class, State};
@@ -225,32 +224,8 @@ impl Waffle {
         if ino != SNAPSHOTS_INO {
             return Ok(self.inode_of(state, ino)?.1);
         }
-        let at = state.root.at;
-        Ok(Inode {
-            ino: ino.get(),
-            kind: FileKind::Directory,
-            perm: 0o555,
-            nlink: 2,
-            uid: 0,
-            gid: 0,
-            rdev: 0,
-            generation: 0,
-            flags: 0,
-            depth: 0,
-            size: 0,
-            blocks: 0,
-            atime: at,
-            mtime: at,
-            ctime: at,
-            crtime: state.root.made,
-            data: Fork::default(),
-            xattrs: Fork::default(),
-            parent: ROOT_INO,
-            before: 0,
-            behind: 0,
-            xattrs_len: 0,
-            inline: [0; INLINE],
-        })
+        let made = Inode::directory(ino.get(), 0o555, state.root.at);
+        Ok(Inode { generation: 0, crtime: state.root.made, ..made })
     }
 
     fn attr_in(&self, state: &State, ino: InodeNo) -> Result<Attr> {

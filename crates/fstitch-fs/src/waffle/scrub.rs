@@ -144,10 +144,15 @@ impl Waffle {
         let mut part = ScrubPart::default();
         let mut at = match from {
             Some(at) => Some(at),
-            None => self.at_rest(|state| {
-                tables(state, &*device, &mut part)?;
-                Ok(next_tree(state, state.root.next_tree, None))
-            })?,
+            None => {
+                self.at_rest(|state| {
+                    root(state, &*device, &mut part);
+                    Ok(())
+                })?;
+                self.tables(&*device, &mut part)?;
+                let core = self.share();
+                next_tree(&core.state, core.state.root.next_tree, None)
+            }
         };
         while let Some(now) = at
             && part.blocks < blocks
@@ -158,6 +163,42 @@ impl Waffle {
         part.next = at;
         self.name(&mut part)?;
         Ok(part)
+    }
+
+    /// Looks at the map and the tables of the volume.
+    fn tables(&self, device: &dyn BlockDevice, part: &mut ScrubPart) -> Result<()> {
+        let subject = Subject { what: Scrubbed::Map, inode: None };
+        let (mut level, mut at) = (0, 0);
+        loop {
+            let core = self.share();
+            let Some((refs, kind)) = core.state.map.level(level) else { break };
+            let refs = refs.get(at..).unwrap_or_default();
+            if refs.is_empty() {
+                (level, at) = (level + 1, 0);
+                continue;
+            }
+            let refs = &refs[..refs.len().min(BATCH)];
+            at += refs.len();
+            let mut walk = Walk::of_tables(&core.state, device, part);
+            let stable = walk.stable;
+            let is_there = |reference: &Ref| !reference.is_none() && reference.birth <= stable;
+            let refs: Vec<Ref> = refs.iter().copied().filter(is_there).collect();
+            walk.read(&refs, kind, subject)?;
+        }
+        let subject = Subject { what: Scrubbed::Tables, inode: None };
+        for obj in [Obj::Trees, Obj::Shared] {
+            let mut from = 0;
+            loop {
+                let core = self.share();
+                let fork = core.state.fork(core.state.head, obj)?;
+                let mut walk = Walk::of_tables(&core.state, device, part);
+                let leaves = walk.leaves(obj, fork, (from, from > 0), subject)?;
+                let Some(&(last, _)) = leaves.last() else { break };
+                walk.compare(obj, &leaves, subject)?;
+                from = last + 1;
+            }
+        }
+        Ok(())
     }
 
     /// Finds the names of inodes that have damaged blocks.
@@ -254,11 +295,16 @@ fn next_tree(state: &State, began: u64, last: Option<u64>) -> Option<ScrubAt> {
     let last = last.map(|id| trees().find(|tree| tree.id == id).map_or(gone(id), order));
     let next =
         trees().filter(|tree| last.is_none_or(|last| order(tree) > last)).min_by_key(|tree| order(tree))?;
-    // A snapshot that was made meanwhile may go before anybody has looked at it.
-    let is_older = |tree: &&Record| next.kind != TreeKind::Head || tree.id < began;
-    let older: Vec<Option<Record>> =
-        state.trees.iter().map(|tree| tree.as_ref().filter(is_older).cloned()).collect();
-    let after = before(&older, next).map_or(0, |(_, generation)| generation);
+    let last_before = if next.kind == TreeKind::Head {
+        // A snapshot that was made meanwhile may go before anybody has looked at it.
+        let is_older = |tree: &&Record| tree.id < began;
+        let older: Vec<Option<Record>> =
+            state.trees.iter().map(|tree| tree.as_ref().filter(is_older).cloned()).collect();
+        before(&older, next)
+    } else {
+        before(&state.trees, next)
+    };
+    let after = last_before.map_or(0, |(_, generation)| generation);
     Some(ScrubAt { tree: next.id, began, after, ..ScrubAt::default() })
 }
 
@@ -274,54 +320,31 @@ fn step(
         return Ok(next_tree(state, at.began, Some(at.tree)));
     };
     let record = state.record(tree)?;
-    let stable = if state.is_settled() { state.root.generation } else { state.root.generation - 1 };
-    let (nodes, name) = (FxHashMap::default(), &record.name[..]);
-    let mut walk = Walk { state, device, part, tree, name, after: at.after, stable, nodes, left };
+    let of_tables = Walk::of_tables(state, device, part);
+    let mut walk = Walk { tree, name: &record.name, after: at.after, left, ..of_tables };
     match walk.inodes(at, record.inodes)? {
         Some(at) => Ok(Some(at)),
         None => Ok(next_tree(state, at.began, Some(at.tree))),
     }
 }
 
-/// The root, the map, and the tables of the volume, of which everything is stable.
-fn tables(state: &State, device: &dyn BlockDevice, part: &mut ScrubPart) -> Result<()> {
-    let found = Root::read(device);
+/// The root, when it is stable.
+fn root(state: &State, device: &dyn BlockDevice, part: &mut ScrubPart) {
     part.blocks += 1;
-    if !found.is_ok_and(|root| root == state.root) {
-        let block = state.root.place();
-        part.note(Damaged {
-            block,
-            what: Scrubbed::Tables,
-            tree: Vec::new(),
-            inode: None,
-            paths: Vec::new(),
-        });
+    if !Root::read(device).is_ok_and(|root| root == state.root) {
+        let (block, what) = (state.root.place(), Scrubbed::Tables);
+        part.note(Damaged { block, what, tree: Vec::new(), inode: None, paths: Vec::new() });
     }
-    let generation = state.root.generation;
-    let (nodes, name) = (FxHashMap::default(), &b""[..]);
-    let mut walk =
-        Walk { state, device, part, tree: state.head, name, after: 0, stable: generation, nodes, left: 0 };
-    let map = Subject { what: Scrubbed::Map, inode: None };
-    for (refs, kind) in state.map.places() {
-        for refs in refs.chunks(BATCH) {
-            walk.read(refs, kind, map)?;
-        }
-    }
-    let whole = Subject { what: Scrubbed::Tables, inode: None };
-    for (obj, fork) in [(Obj::Trees, state.root.trees), (Obj::Shared, state.root.shared)] {
-        let mut from = 0;
-        loop {
-            walk.left = HELD;
-            let leaves = walk.leaves(obj, fork, (from, false), whole)?;
-            let Some(&(last, _)) = leaves.last() else { break };
-            walk.compare(obj, &leaves, whole)?;
-            from = last + 1;
-        }
-    }
-    Ok(())
 }
 
-impl Walk<'_> {
+impl<'a> Walk<'a> {
+    /// One of what no tree has alone.
+    fn of_tables(state: &'a State, device: &'a dyn BlockDevice, part: &'a mut ScrubPart) -> Self {
+        let stable = if state.is_settled() { state.root.generation } else { state.root.generation - 1 };
+        let nodes = FxHashMap::default();
+        Self { state, device, part, tree: state.head, name: b"", after: 0, stable, nodes, left: HELD }
+    }
+
     /// Looks at inodes and what they have, from a place on; says where to go on when enough was read.
     fn inodes(&mut self, at: ScrubAt, fork: Fork) -> Result<Option<ScrubAt>> {
         let subject = Subject { what: Scrubbed::Inodes, inode: None };

@@ -133,6 +133,29 @@ fn one_bit_is_restored() {
     }
 }
 
+/// The same of a table of trees that has more blocks than one, without which no tree is found.
+#[test]
+fn one_bit_of_the_table_of_trees_is_restored() {
+    let device = made(1024);
+    let fs = mount(&device);
+    file(&fs, fs.root(), "file", b"contents").unwrap();
+    for number in 0..20 {
+        fs.make_snapshot(format!("s{number}").as_bytes()).unwrap();
+    }
+    fs.unmount().unwrap();
+    let image = device.image();
+    let root = Root::find(&image).unwrap().unwrap();
+    assert_eq!(root.trees.height, 1);
+    let node = root.trees.root.block;
+    let leaf = Ref::slot(block(&mut image.clone(), node).unwrap(), 1).block;
+    let mut damaged = image.clone();
+    block(&mut damaged, node).unwrap()[7] ^= 2;
+    block(&mut damaged, leaf).unwrap()[700] ^= 8;
+    let (left, mended, device) = mend(damaged);
+    assert!(left.is_empty() && mended == 2, "{left:?}, {mended}");
+    assert!(device.image() == image);
+}
+
 /// The block of a device that begins with these bytes.
 fn place_of(device: &MemDevice, bytes: &[u8]) -> u64 {
     let image = device.image();

@@ -252,9 +252,12 @@ fn unmounted(arguments: &Arguments) -> Result<Found> {
     let opened = match arguments.volume.open_kept(&arguments.image, Access::ReadWrite) {
         Ok(opened) if opened.kept.is_none() => {
             opened.close()?;
-            return with_sums(arguments);
+            return with_sums(arguments)?.with_context(|| format!("{}: {NONE}", name()));
         }
-        Err(_) if open::is_only_readable(&arguments.image) => return with_sums(arguments),
+        // To compare takes no writing where nothing can be mended.
+        Err(error) if open::is_only_readable(&arguments.image) => {
+            return with_sums(arguments)?.ok_or(error);
+        }
         opened => opened?,
     };
     let kept = opened.kept.as_ref().context("it was looked at")?;
@@ -294,11 +297,10 @@ fn unmounted(arguments: &Arguments) -> Result<Found> {
 pub const NONE: &str =
     "it follows no policy, and its format has no checksums of its blocks: there is nothing to compare";
 
-/// Goes over a volume that follows no policy.
-fn with_sums(arguments: &Arguments) -> Result<Found> {
-    let name = || arguments.image.display().to_string();
+/// Goes over a volume that follows no policy; `None` if its format has no checksums of its blocks.
+fn with_sums(arguments: &Arguments) -> Result<Option<Found>> {
     let volume = arguments.volume.open(&arguments.image, Access::ReadOnly)?;
-    let sums = volume.fs.sums().with_context(|| format!("{}: {NONE}", name()))?;
+    let Some(sums) = volume.fs.sums() else { return Ok(None) };
     let display = spinner(arguments.json);
     let pace = Pace { clock: SystemClock::new(), rate: arguments.rate };
     let mut found = Found::default();
@@ -315,7 +317,7 @@ fn with_sums(arguments: &Arguments) -> Result<Found> {
     }
     display.finish_and_clear();
     volume.close()?;
-    Ok(found)
+    Ok(Some(found))
 }
 
 /// A part of a volume whose format has checksums of its blocks.

@@ -10,22 +10,19 @@
 use std::collections::VecDeque;
 
 use fstitch_core::num::{to_u64, to_usize};
-use fstitch_core::{BlockKind, CheckReport, Errno, Error, FileKind, Le, Result, Structure, Timestamp};
+use fstitch_core::{BlockKind, CheckReport, Errno, Error, FileKind, Le, Result, Timestamp};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::super::dir::{self, Saved};
-use super::super::layout::inode::{FreeInode, INLINE, INODE_BYTES, INODES_IN_BLOCK, Inode, Slot, place};
-use super::super::layout::pointer::Fork;
-use super::super::layout::record::{INO_END, TreeKind};
+use super::super::layout::inode::{INODES_IN_BLOCK, Inode, Slot};
+use super::super::layout::record::TreeKind;
 use super::super::layout::{BLOCK_BYTES, FIRST_INO, ROOT_INO, SIZE_MAX, name_key};
 use super::super::map::WORDS;
-use super::super::state::{Class, State, record_place};
+use super::super::state::{Class, State};
 use super::super::tree::{COUNTS_IN_BLOCK, Obj};
 use super::blocks::{self, Census};
 use super::salvage::{self, Salvage};
 
-/// Blocks of inodes that may be missing: each gets one again.
-const ABSENT_MAX: u64 = 4096;
 /// Names that are tried for what has lost its own.
 const NAMES_TRIED: u32 = 100;
 /// Where what has lost its name gets one.
@@ -128,7 +125,7 @@ fn shares(state: &mut State, census: &Census) -> Result<u64> {
 }
 
 /// The leaves of an object that are there, as many as the volume may have.
-fn leaves_of(state: &State, obj: Obj) -> Result<Vec<u64>> {
+pub(super) fn leaves_of(state: &State, obj: Obj) -> Result<Vec<u64>> {
     let (mut leaves, most) = (Vec::new(), state.root.blocks);
     state.walk_leaves(state.head, obj, (0, u64::MAX), &mut |leaf| {
         leaves.push(leaf);
@@ -154,12 +151,13 @@ fn tree(state: &mut State, census: &Census) -> Result<u64> {
     Ok(mend.mended)
 }
 
-struct Mend<'a> {
-    state: &'a mut State,
+/// A tree that is mended.
+pub(super) struct Mend<'a> {
+    pub(super) state: &'a mut State,
     salvage: Salvage<'a>,
-    mended: u64,
+    pub(super) mended: u64,
     /// Names of inodes, but for directories' own.
-    names: FxHashMap<u64, u32>,
+    pub(super) names: FxHashMap<u64, u32>,
     /// Directories in directories.
     subdirs: FxHashMap<u64, u32>,
     /// Directories that have a name.
@@ -169,7 +167,7 @@ struct Mend<'a> {
 }
 
 impl Mend<'_> {
-    fn inode(&self, ino: u64) -> Result<Option<Inode>> {
+    pub(super) fn inode(&self, ino: u64) -> Result<Option<Inode>> {
         match self.state.slot(self.state.head, ino) {
             Ok(Slot::Used(inode)) => Ok(Some(inode)),
             Ok(Slot::Free(_)) | Err(Error::Corrupt(_) | Error::Errno(_)) => Ok(None),
@@ -177,7 +175,7 @@ impl Mend<'_> {
         }
     }
 
-    fn change(&mut self, ino: u64, how: impl FnOnce(&mut Inode)) -> Result<()> {
+    pub(super) fn change(&mut self, ino: u64, how: impl FnOnce(&mut Inode)) -> Result<()> {
         self.mended += 1;
         self.state.change_inode(ino, how)
     }
@@ -187,34 +185,8 @@ impl Mend<'_> {
         matches!(self.state.slot(self.state.head, ino), Err(Error::Corrupt(_)))
     }
 
-    /// No inode is behind the end of all, and not too many are before it that no leaf has.
-    fn end(&mut self) -> Result<()> {
-        let leaves = leaves_of(self.state, Obj::Inodes)?;
-        let end = self.state.head().ino_end;
-        let there = leaves.last().map_or(0, |leaf| (leaf + 1) * INODES_IN_BLOCK);
-        let absent = end.div_ceil(INODES_IN_BLOCK).saturating_sub(to_u64(leaves.len()));
-        if absent > ABSENT_MAX || there >= INO_END {
-            let problem = format!("{absent} of its blocks of inodes are missing");
-            return Err(Error::corrupt(Structure::Other("inodes"), None, problem));
-        }
-        let mut last = 0;
-        for ino in (end..there).rev() {
-            let (leaf, at) = place(ino);
-            let Some(node) = self.state.node(self.state.head, Obj::Inodes, 0, leaf)? else { continue };
-            if !matches!(Slot::decode(&node[at..at + INODE_BYTES], ino), Ok(Slot::Free(_))) {
-                last = ino;
-                break;
-            }
-        }
-        if last >= end {
-            self.state.head_mut().ino_end = last + 1;
-            self.note_head()?;
-        }
-        Ok(())
-    }
-
     /// All inodes that are in use.
-    fn used(&self) -> Result<Vec<u64>> {
+    pub(super) fn used(&self) -> Result<Vec<u64>> {
         let mut used = Vec::new();
         let end = self.state.head().ino_end;
         for leaf in leaves_of(self.state, Obj::Inodes)? {
@@ -235,42 +207,12 @@ impl Mend<'_> {
             Some(inode) if inode.is_dir() => self.change(ROOT_INO, |inode| inode.parent = ROOT_INO)?,
             _ => {
                 self.mended += 1;
-                let made = self.directory(ROOT_INO, 0o755);
+                let made = Inode::directory(ROOT_INO, 0o755, self.state.now);
                 self.state.put_new(&made)?;
             }
         }
         self.seen.insert(ROOT_INO);
         Ok(())
-    }
-
-    /// An empty directory.
-    fn directory(&self, ino: u64, perm: u16) -> Inode {
-        let now = self.state.now;
-        Inode {
-            ino,
-            kind: FileKind::Directory,
-            perm,
-            nlink: 2,
-            uid: 0,
-            gid: 0,
-            rdev: 0,
-            generation: 1,
-            flags: 0,
-            depth: 0,
-            size: 0,
-            blocks: 0,
-            atime: now,
-            mtime: now,
-            ctime: now,
-            crtime: now,
-            data: Fork::default(),
-            xattrs: Fork::default(),
-            parent: ROOT_INO,
-            before: 0,
-            behind: 0,
-            xattrs_len: 0,
-            inline: [0; INLINE],
-        }
     }
 
     /// All directories from one on that has a name.
@@ -299,6 +241,7 @@ impl Mend<'_> {
         self.saved.extend(saved.into_iter().map(|saved| (dir, saved)));
         let mut keys = FxHashSet::default();
         let mut kept = Vec::with_capacity(found.len());
+        let mut odd = FxHashSet::default();
         for (name, child, said) in found {
             let inode = self.inode(child)?;
             let is_new = keys.insert(name_key(&name, self.state.head().seed));
@@ -310,7 +253,10 @@ impl Mend<'_> {
                     kept.push((name, child, inode.kind));
                 }
                 // What breaks a rule keeps its name: it is told, and stays.
-                None if is_new && self.is_odd(child) => kept.push((name, child, said)),
+                None if is_new && self.is_odd(child) => {
+                    odd.insert(child);
+                    kept.push((name, child, said));
+                }
                 _ => is_bad = true,
             }
         }
@@ -323,7 +269,7 @@ impl Mend<'_> {
                 self.state.add_name(dir, name, *child, *kind)?;
             }
         }
-        kept.retain(|(_, child, _)| !self.is_odd(*child));
+        kept.retain(|(_, child, _)| !odd.contains(child));
         Ok(kept)
     }
 
@@ -484,7 +430,7 @@ impl Mend<'_> {
                 Some(_) => {}
                 None => {
                     let (ino, generation) = self.state.take_ino()?;
-                    let made = Inode { generation, ..self.directory(ino, 0o700) };
+                    let made = Inode { generation, ..Inode::directory(ino, 0o700, self.state.now) };
                     self.state.put_new(&made)?;
                     self.state.add_name(ROOT_INO, &name, ino, FileKind::Directory)?;
                     *self.names.entry(ino).or_default() += 1;
@@ -545,88 +491,5 @@ impl Mend<'_> {
             }
             _ => Ok(inode.size),
         }
-    }
-
-    /// The list of inodes without names.
-    fn orphans(&mut self) -> Result<()> {
-        let mut orphans = Vec::new();
-        for ino in self.used()? {
-            let is_named = ino == ROOT_INO || self.names.contains_key(&ino);
-            let Some(inode) = self.inode(ino)? else { continue };
-            if !is_named {
-                orphans.push(ino);
-            } else if inode.before != 0 || inode.behind != 0 {
-                self.change(ino, |inode| (inode.before, inode.behind) = (0, 0))?;
-            }
-        }
-        let links = |at: usize| {
-            let before = at.checked_sub(1).map_or(0, |at| orphans[at]);
-            (before, orphans.get(at + 1).copied().unwrap_or(0))
-        };
-        for (at, &ino) in orphans.iter().enumerate() {
-            let wanted = links(at);
-            if self.inode(ino)?.is_some_and(|inode| (inode.before, inode.behind) != wanted) {
-                self.change(ino, |inode| (inode.before, inode.behind) = wanted)?;
-            }
-        }
-        let (first, count) = (orphans.first().copied().unwrap_or(0), to_u64(orphans.len()));
-        let head = self.state.head_mut();
-        if (head.orphan, head.orphans) != (first, count) {
-            (head.orphan, head.orphans) = (first, count);
-            self.note_head()?;
-        }
-        Ok(())
-    }
-
-    /// The list of free inodes, and how many are in use.
-    fn free_list(&mut self) -> Result<()> {
-        let used: FxHashSet<u64> = self.used()?.into_iter().collect();
-        let count = to_u64(used.len());
-        if self.state.head().used != count {
-            self.state.head_mut().used = count;
-            self.note_head()?;
-        }
-        let end = self.state.head().ino_end;
-        let mut free = Vec::new();
-        for ino in (FIRST_INO..end).filter(|ino| !used.contains(ino)) {
-            match self.state.slot(self.state.head, ino) {
-                Ok(Slot::Free(FreeInode { generation, .. })) => free.push((ino, generation)),
-                // One that breaks a rule is told, and stays.
-                Ok(Slot::Used(_)) | Err(Error::Corrupt(_)) => {}
-                Err(error) => return Err(error),
-            }
-        }
-        if self.is_list_whole(to_u64(free.len()))? {
-            return Ok(());
-        }
-        let mut next = 0;
-        for (ino, generation) in free.into_iter().rev() {
-            let (leaf, at) = place(ino);
-            let bytes = self.state.touch(Obj::Inodes, 0, leaf)?;
-            FreeInode { generation, next }.write(&mut bytes[at..at + INODE_BYTES]);
-            next = ino;
-        }
-        self.state.head_mut().free_ino = next;
-        self.note_head()
-    }
-
-    /// Whether the list of free inodes has all of them.
-    fn is_list_whole(&self, free: u64) -> Result<bool> {
-        let mut seen = FxHashSet::default();
-        let mut ino = self.state.head().free_ino;
-        while ino != 0 {
-            match self.state.slot(self.state.head, ino) {
-                Ok(Slot::Free(free)) if ino >= FIRST_INO && seen.insert(ino) => ino = free.next,
-                Ok(_) | Err(Error::Corrupt(_) | Error::Errno(_)) => return Ok(false),
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(to_u64(seen.len()) == free)
-    }
-
-    /// The tree's record has changed.
-    fn note_head(&mut self) -> Result<()> {
-        self.mended += 1;
-        self.state.touch(Obj::Trees, 0, record_place(self.state.head).0).map(drop)
     }
 }

@@ -2,9 +2,11 @@
 //!
 //! Shadow paging leaves nothing after a crash, so whatever is found is damage. Two passes: *blocks* follows every reference of every tree,
 //! but for what a tree shares with the one before it, and compares what it has found with the map; *names* looks at each tree that
-//! changes as a file system: directories, links, lists. What can be put right from what is whole is put right by `restore`, `mend` and `salvage`.
+//! changes as a file system: directories, links, lists. What can be put right from what is whole is put right by `restore`, `mend` (with `lists`)
+//! and `salvage`.
 
 mod blocks;
+mod lists;
 mod mend;
 mod names;
 mod restore;
@@ -19,6 +21,7 @@ use fstitch_core::{
 use fstitch_patch::{Cache, CacheOptions};
 
 use super::layout::HEIGHT_MAX;
+use super::layout::pointer::Ref;
 use super::layout::record::TreeKind;
 use super::layout::root::Root;
 use super::state::State;
@@ -124,10 +127,13 @@ fn mend_volume(device: Arc<dyn BlockDevice>, now: Timestamp) -> Result<u64> {
     }
 }
 
-/// The tops of what the root refers to, one bit of which may be damaged.
+/// What must be whole before anything else is found: the table of trees, and the tops of the map and of the table of shared blocks.
 fn restore_tops(device: &dyn BlockDevice, root: &Root) -> Result<u64> {
-    let tops = [root.map, root.trees.root, root.shared.root].into_iter().filter(|top| !top.is_none());
-    restore::blocks(device, &tops.map(|top| (top, BlockKind::GroupDescriptor)).collect())
+    let kind = BlockKind::GroupDescriptor;
+    // The map's homes are before the data, and whoever opens it compares where it is with where it should be.
+    let is_there = |top: &Ref| (1..root.blocks).contains(&top.block);
+    let tops = [root.map, root.shared.root].into_iter().filter(is_there).map(|top| (top, kind));
+    Ok(restore::blocks(device, &tops.collect())? + restore::fork(device, root.trees, root)?)
 }
 
 /// A volume whose map need not be whole; `None` if it cannot be opened.

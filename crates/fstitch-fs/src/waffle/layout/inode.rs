@@ -4,7 +4,9 @@ use fstitch_core::num::to_u64;
 use fstitch_core::{Attr, Error, FileKind, InodeFlags, InodeNo, Le, Result, Structure, Timestamp};
 
 use super::pointer::{Fork, Ref};
-use super::{BLOCK, BLOCK_BYTES, HEIGHT_MAX, NANOS_END, SIZE_MAX, SYMLINK_MAX, XATTRS_MAX, put_time, time};
+use super::{
+    BLOCK, BLOCK_BYTES, HEIGHT_MAX, NANOS_END, ROOT_INO, SIZE_MAX, SYMLINK_MAX, XATTRS_MAX, put_time, time,
+};
 
 /// Bytes of an inode.
 pub const INODE_BYTES: usize = 256;
@@ -64,6 +66,44 @@ pub struct Inode {
     pub xattrs_len: u32,
     /// Target of a short symbolic link.
     pub inline: [u8; INLINE],
+}
+
+impl Inode {
+    /// One of root's with one life, without names, contents and attributes, made now.
+    #[must_use]
+    pub fn bare(ino: u64, kind: FileKind, perm: u16, now: Timestamp) -> Self {
+        Self {
+            ino,
+            kind,
+            perm,
+            nlink: 0,
+            uid: 0,
+            gid: 0,
+            rdev: 0,
+            generation: 1,
+            flags: 0,
+            depth: 0,
+            size: 0,
+            blocks: 0,
+            atime: now,
+            mtime: now,
+            ctime: now,
+            crtime: now,
+            data: Fork::default(),
+            xattrs: Fork::default(),
+            parent: 0,
+            before: 0,
+            behind: 0,
+            xattrs_len: 0,
+            inline: [0; INLINE],
+        }
+    }
+
+    /// An empty directory in the root directory, or that one.
+    #[must_use]
+    pub fn directory(ino: u64, perm: u16, now: Timestamp) -> Self {
+        Self { nlink: 2, parent: ROOT_INO, ..Self::bare(ino, FileKind::Directory, perm, now) }
+    }
 }
 
 fn damaged(ino: u64, problem: impl Into<String>) -> Error {
