@@ -192,7 +192,7 @@ impl Waffle {
                 let core = self.share();
                 let fork = core.state.fork(core.state.head, obj)?;
                 let mut walk = Walk::of_tables(&core.state, device, part);
-                let leaves = walk.leaves(obj, fork, (from, from > 0), subject)?;
+                let leaves = walk.leaves(obj, fork, (from, false), subject)?;
                 let Some(&(last, _)) = leaves.last() else { break };
                 walk.compare(obj, &leaves, subject)?;
                 from = last + 1;
