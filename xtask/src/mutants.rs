@@ -197,6 +197,9 @@ pub struct Options {
     /// The same of waffle
     #[arg(long, conflicts_with_all = ["lld", "shepherd", "bpfs", "ext4", "ufs"])]
     waffle: bool,
+    /// Ask only the test that the list names for each: a look at whether the names are right, before the long run
+    #[arg(long)]
+    named: bool,
     #[command(flatten)]
     work: Work,
     /// Only write what the file of results says into docs/crash-results.md
@@ -241,7 +244,7 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
     let copy = options.work.copy_at(&root.join("target/mutants"))?;
     copy_tree(root, &copy)?;
     let hunt = |copy: &Path, bug: Option<&Ordering>, patience| match options.own() {
-        Some(own) => hunt_own(copy, bug, own.tests),
+        Some(own) => hunt_own(copy, bug, if options.named && bug.is_some() { &[] } else { own.tests }),
         None => hunt(copy, patience),
     };
     let mut patience = PATIENCE;

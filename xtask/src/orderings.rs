@@ -353,6 +353,8 @@ fn parse(text: &str) -> Result<Vec<Ordering>> {
                 if line == end {
                     return Ok(block.join("\n"));
                 }
+                // The next entry's: without this one's end it would be swallowed, and never run.
+                ensure!(!["<<<<", "====", ">>>>"].contains(&line), "{name}: {line} where {end} should be");
                 block.push(line);
             }
             bail!("{name}: {end} is missing")
@@ -390,6 +392,8 @@ mod tests {
         assert_eq!(parse(text).unwrap(), [expected]);
         assert!(parse("[a]\nfile: x.rs\n<<<<\none\n").is_err());
         assert!(parse("[a]\n<<<<\n").is_err());
+        let swallowed = "[a]\nfile: x\n<<<<\n1\n====\n2\n\n[b]\nfile: x\n<<<<\n3\n====\n>>>>\n";
+        assert!(parse(swallowed).unwrap_err().to_string().contains(">>>> should be"));
         assert!(parse("anything\n").is_err());
         assert!(parse("# test: p lib\n").is_err(), "a test has three words");
     }

@@ -21,11 +21,12 @@ const BLOCK: usize = 1024;
 /// The journal's first block and its length.
 const AREA: (u64, u32) = (200, 200);
 /// Features (compatible, incompatible) that shape blocks.
-const SHAPES: [(u32, u32); 5] = [
+const SHAPES: [(u32, u32); 6] = [
     (0, INCOMPAT_REVOKE),
     (COMPAT_CHECKSUM, INCOMPAT_REVOKE),
     (0, INCOMPAT_REVOKE | INCOMPAT_64BIT),
     (0, INCOMPAT_REVOKE | INCOMPAT_CSUM_V2),
+    (0, INCOMPAT_REVOKE | INCOMPAT_64BIT | INCOMPAT_CSUM_V2),
     (0, INCOMPAT_REVOKE | INCOMPAT_64BIT | INCOMPAT_CSUM_V3),
 ];
 
@@ -145,6 +146,7 @@ fn no_shape_of_a_log_has_other_bytes() {
         (0x0507_83e7, 0x5fe3_ae2f),
         (0xbbeb_149d, 0xd23a_e420),
         (0x8029_2cf3, 0x55d0_9f62),
+        (0xd30f_8595, 0xbf48_e414),
         (0x0d38_a073, 0x191d_afeb),
     ];
     for (shape, expected) in SHAPES.into_iter().zip(expected) {
