@@ -5,8 +5,11 @@
 //! - new contents → the clearing of the pointer that others had ([`Run::reuse`]);
 //! - a fragment is marked as free → the change with which the last pointer to it went ([`Ufs::free`]).
 //!
-//! **Placement.** Whole blocks follow each other where they can. The end of a file goes to a block that is used in part, so that whole
-//! blocks stay whole; where that end grows and cannot grow there, it moves to a whole block, once ([`super::tail`]).
+//! **Placement.** Whole blocks follow each other where they can; those of files that are begun lie behind the one where that was last
+//! done. The end of a file goes to a block that is used in part, so that whole blocks stay whole; where that end grows and cannot grow
+//! there, it moves to a whole block, once ([`super::tail`]). While a group has plenty of whole blocks only the blocks nearby are looked at,
+//! so that what is written together lies together, and an end that has more than a quarter of a block has one for itself to grow in: moving
+//! it copies what is there.
 
 use fstitch_core::num::to_u64;
 use fstitch_core::{BlockNo, Caller, Errno, Error, Result, Structure};
@@ -18,6 +21,23 @@ use crate::num::low32;
 
 /// Blocks whose changes are dropped under one hold of the core lock.
 const DROP_STEP: u64 = 64;
+
+/// Blocks on either side of where files are begun in which room for the end of one is looked for, while there are enough whole ones.
+const NEARBY: u32 = 64;
+/// A group has enough whole blocks while it has more than one in so many.
+const ENOUGH: u32 = 8;
+
+/// The end of a file that has more than one in so many of a block's fragments gets a whole one to grow in, while there are enough.
+const GROWING: u32 = 4;
+
+/// Where something should lie.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Near {
+    /// At this fragment or soon behind it.
+    Fragment(u64),
+    /// In this group, where others have been begun.
+    Group(u32),
+}
 
 /// Fragments taken, contiguous.
 #[derive(Clone, Debug)]
@@ -39,9 +59,14 @@ enum Wish {
     Fragments(u32),
 }
 
+/// Whether a group has so many whole blocks that there is no need to save them.
+fn has_enough(open: &OpenGroup<'_>, per_block: u32) -> bool {
+    open.counts.blocks > u64::from(open.read.fragments / per_block / ENOUGH)
+}
+
 impl Ufs {
-    /// Takes 1 to `want` whole blocks that follow each other, near fragment `near`.
-    pub(super) fn take_blocks(&self, caller: &Caller, near: u64, want: u64) -> Result<Run> {
+    /// Takes 1 to `want` whole blocks that follow each other, near `near`.
+    pub(super) fn take_blocks(&self, caller: &Caller, near: Near, want: u64) -> Result<Run> {
         let per_block = u64::from(self.sb.fragments_per_block());
         let want = want.min(self.available(caller) / per_block);
         if want == 0 {
@@ -50,8 +75,8 @@ impl Ufs {
         self.take(near, Wish::Blocks(low32(want.min(u64::from(u32::MAX)))))
     }
 
-    /// Takes `count` fragments of one block, less than it has, near fragment `near`.
-    pub(super) fn take_fragments(&self, caller: &Caller, near: u64, count: u64) -> Result<Run> {
+    /// Takes `count` fragments of one block, less than it has, near `near`.
+    pub(super) fn take_fragments(&self, caller: &Caller, near: Near, count: u64) -> Result<Run> {
         if count > self.available(caller) {
             return Err(Errno::NOSPC.into());
         }
@@ -76,9 +101,16 @@ impl Ufs {
         if caller.uid == 0 { free } else { free.saturating_sub(self.sb.kept_fragments()) }
     }
 
-    fn take(&self, near: u64, wish: Wish) -> Result<Run> {
-        let near = if near < self.sb.fragments { near } else { 0 };
-        let (first, at) = self.sb.group_of(near);
+    fn take(&self, near: Near, wish: Wish) -> Result<Run> {
+        let per_block = self.sb.fragments_per_block();
+        let (first, at) = match near {
+            Near::Fragment(near) if near < self.sb.fragments => {
+                let (no, at) = self.sb.group_of(near);
+                (no, Some(at / per_block))
+            }
+            Near::Fragment(_) => (0, None),
+            Near::Group(no) => (no, None),
+        };
         for pending in [false, true] {
             for step in 0..self.sb.groups {
                 let no = (first + step) % self.sb.groups;
@@ -87,56 +119,71 @@ impl Ufs {
                     // Entries that became stable meanwhile are no reason to wait for anything.
                     open.pending.purge(&self.cache.lock());
                 }
-                let per_block = self.sb.fragments_per_block();
-                if matches!(wish, Wish::Fragments(_)) {
-                    let all = open.read.fragments.div_ceil(per_block);
-                    open.advance_parts(all, per_block);
-                }
-                let from = if step == 0 { at } else { open.block_cursor * per_block };
-                if let Some((at, count)) = self.find_free(&open, from, wish, pending) {
-                    open.block_cursor = (at + count) / per_block;
-                    return Ok(self.take_run(&mut open, at, count));
+                let at = at.filter(|_| step == 0);
+                if let Some((start, count)) = self.find_free(&mut open, at, wish, pending) {
+                    if at.is_none() {
+                        open.begun = start / per_block;
+                    }
+                    return Ok(self.take_run(&mut open, start, count));
                 }
             }
         }
         Err(Errno::NOSPC.into())
     }
 
-    fn find_free(&self, open: &OpenGroup<'_>, from: u32, wish: Wish, pending: bool) -> Option<(u32, u32)> {
+    /// Free fragments that fulfil a wish, from block `at` on or where files are begun.
+    fn find_free(
+        &self,
+        open: &mut OpenGroup<'_>,
+        at: Option<u32>,
+        wish: Wish,
+        pending: bool,
+    ) -> Option<(u32, u32)> {
         let per_block = self.sb.fragments_per_block();
-        // A block that the volume's end cuts off is never whole.
-        let (whole, all) = (open.read.fragments / per_block, open.read.fragments.div_ceil(per_block));
+        let from = at.unwrap_or(open.begun);
         match wish {
             Wish::Blocks(want) => {
-                if open.counts.blocks == 0 {
-                    return None;
-                }
-                let is_free = |block: u32| open.is_free_block(block, per_block, pending);
-                let from = (from / per_block).min(whole);
-                let block = (from..whole).chain(0..from).find(|&block| is_free(block))?;
-                let more =
-                    (block + 1..whole).take(crate::num::idx(want - 1)).take_while(|&block| is_free(block));
+                let block = open.next_whole(from, per_block, pending)?;
+                // A block that the volume's end cuts off is never whole.
+                let more = (block + 1..open.read.fragments / per_block)
+                    .take(crate::num::idx(want - 1))
+                    .take_while(|&block| open.is_free_block(block, per_block, pending));
                 Some((block * per_block, (1 + low32(to_u64(more.count()))) * per_block))
             }
             Wish::Fragments(count) => {
-                let fits = |block: u32| {
-                    let free = open.free_in(block, per_block);
-                    // Where so many free ones begin.
-                    let begins = (1..count).fold(free, |begins, by| begins & (free >> by));
-                    let places = (0..per_block).filter(|at| begins >> at & 1 == 1);
-                    places.map(|at| block * per_block + at).find(|&at| open.is_known(at, count, pending))
+                // What begins with so much is written in pieces, and goes on.
+                let may_grow = has_enough(open, per_block) && count * GROWING > per_block;
+                let whole = |open: &OpenGroup<'_>| {
+                    open.next_whole(from, per_block, pending).map(|block| block * per_block)
                 };
-                let from = (from / per_block).min(all);
-                let in_part = |blocks| open.used_in_part(blocks, per_block);
-                let partly =
-                    open.has_run(count).then(|| in_part(from..all).chain(in_part(0..from)).find_map(fits));
-                let partly = partly.flatten();
-                let start = partly.or_else(|| {
-                    self.find_free(open, from * per_block, Wish::Blocks(1), pending).map(|(at, _)| at)
-                });
+                let begun = may_grow.then(|| whole(open)).flatten();
+                let start = begun.or_else(|| self.find_part(open, count, pending)).or_else(|| whole(open));
                 start.map(|at| (at, count))
             }
         }
+    }
+
+    /// So many free fragments of a block that is used in part.
+    fn find_part(&self, open: &mut OpenGroup<'_>, count: u32, pending: bool) -> Option<u32> {
+        if !open.has_run(count) {
+            return None;
+        }
+        let per_block = self.sb.fragments_per_block();
+        let all = open.read.fragments.div_ceil(per_block);
+        let has_enough = has_enough(open, per_block);
+        let nearby = open.begun.saturating_sub(NEARBY)..all.min(open.begun + NEARBY);
+        if !has_enough {
+            open.advance_parts(all, per_block);
+        }
+        let fits = |block: u32| {
+            let free = open.free_in(block, per_block);
+            // Where so many free ones begin.
+            let begins = (1..count).fold(free, |begins, by| begins & (free >> by));
+            let places = (0..per_block).filter(|at| begins >> at & 1 == 1);
+            places.map(|at| block * per_block + at).find(|&at| open.is_known(at, count, pending))
+        };
+        let blocks = if has_enough { nearby } else { 0..all };
+        open.used_in_part(blocks, per_block).find_map(fits)
     }
 
     fn take_run(&self, open: &mut OpenGroup<'_>, at: u32, count: u32) -> Run {

@@ -16,7 +16,7 @@ use fstitch_core::num::to_u64;
 use fstitch_core::{BlockBuf, BlockKind, BlockNo, Caller, Errno, Result};
 use fstitch_patch::{Block, PatchId, PatchIds, Tx};
 
-use super::alloc::Run;
+use super::alloc::{Near, Run};
 use super::layout::inode::{DIRECT, places, put_pointer};
 use super::layout::superblock::Version;
 use super::path::{Path, Reached, tree_span};
@@ -109,16 +109,21 @@ impl Ufs {
     }
 
     /// Where a block of the file should lie: behind the one before it, else in the inode's group.
-    fn goal(&self, inode: &Inode, block: u64) -> Result<u64> {
+    fn goal(&self, inode: &Inode, block: u64) -> Result<Near> {
         if let Some(last) = inode.last {
-            return Ok(last);
+            return Ok(Near::Fragment(last));
         }
         if let Some(before) = block.checked_sub(1)
             && let Some(start) = self.map_run(inode, before * self.per_block(), 1)?.start
         {
-            return Ok(start.get() + self.per_block());
+            return Ok(Near::Fragment(start.get() + self.per_block()));
         }
-        Ok(self.sb.group_first(inode.ino / self.sb.group_inodes))
+        Ok(self.group_of(inode))
+    }
+
+    /// Where the first of an inode's blocks should lie.
+    const fn group_of(&self, inode: &Inode) -> Near {
+        Near::Group(inode.ino / self.sb.group_inodes)
     }
 
     /// Takes the blocks of pointers that are missing on `path`.
@@ -127,8 +132,7 @@ impl Ufs {
         for depth in depth..path.levels {
             let key = path.key(depth, self.pointers());
             if !inode.reserved.contains_key(&key) {
-                let near =
-                    inode.last.unwrap_or_else(|| self.sb.group_first(inode.ino / self.sb.group_inodes));
+                let near = inode.last.map_or_else(|| self.group_of(inode), Near::Fragment);
                 match self.take_blocks(caller, near, 1) {
                     Ok(run) => inode.reserved.insert(key, run),
                     Err(error) => {

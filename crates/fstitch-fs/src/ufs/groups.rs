@@ -36,8 +36,9 @@ pub(super) struct State {
     pub(super) counts: Totals,
     /// How many runs of free fragments there are, of so many fragments and one, in blocks that are used in part.
     runs: [u32; BYTE as usize],
-    /// Where the search for blocks goes on, and that for inodes: none before is free.
-    pub(super) block_cursor: u32,
+    /// The block where a file was begun last; the first one of which something is free before that.
+    pub(super) begun: u32,
+    /// Where the search for inodes goes on: none before is free.
     pub(super) inode_cursor: u32,
     /// No block before this one is used in part.
     part_cursor: u32,
@@ -135,7 +136,7 @@ impl State {
             read,
             free,
             used,
-            block_cursor: 0,
+            begun: 0,
             inode_cursor: 0,
             part_cursor: 0,
             pending: Pending::default(),
@@ -144,9 +145,11 @@ impl State {
             is_changed: false,
         };
         let per_block = sb.fragments_per_block();
-        for block in 0..state.read.fragments.div_ceil(per_block) {
+        let all = state.read.fragments.div_ceil(per_block);
+        for block in 0..all {
             state.count(block, per_block, true);
         }
+        state.begun = (0..all).find(|&block| state.free_in(block, per_block) != 0).unwrap_or(0);
         state.counts.inodes =
             (0..sb.group_inodes).filter(|&at| !bit(&state.used, to_usize(at))).fold(0, |n, _| n + 1);
         state
@@ -202,6 +205,25 @@ impl State {
             let free = self.free_in(*block, per_block);
             blocks.contains(block) && free != 0 && free != all
         })
+    }
+
+    /// The first free block from `from` on, or from the group's beginning; unless `pending`, one that is known to be so on the medium.
+    pub(super) fn next_whole(&self, from: u32, per_block: u32, pending: bool) -> Option<u32> {
+        if self.counts.blocks == 0 {
+            return None;
+        }
+        // A block that the volume's end cuts off is never whole.
+        let whole = self.read.fragments / per_block;
+        let each = BYTE / per_block;
+        let among = |blocks: std::ops::Range<u32>| {
+            let bytes = blocks.start / each..blocks.end.div_ceil(each);
+            let has_free = bytes.filter(|&at| self.free[to_usize(at)] != 0);
+            has_free
+                .flat_map(move |at| at * each..(at + 1) * each)
+                .find(|block| blocks.contains(block) && self.is_free_block(*block, per_block, pending))
+        };
+        let from = from.min(whole);
+        among(from..whole).or_else(|| among(0..from))
     }
 
     /// Whether a whole block is free and, unless `pending`, known to be so on the medium.

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use fstitch_core::{BlockBuf, BlockKind, BlockNo, Caller, Errno, FileKind, Result};
 use fstitch_patch::{PatchId, PatchIds};
 
-use super::alloc::Run;
+use super::alloc::{Near, Run};
 use super::layout::inode::places;
 use super::volume::{Inode, Ufs};
 use crate::num::idx64;
@@ -104,7 +104,7 @@ impl Ufs {
         if fits && let Some(run) = self.take_here(caller, start + count, need - count)? {
             return Ok(run);
         }
-        let place = self.take_for_tail(caller, start, need)?;
+        let place = self.take_for_tail(caller, Near::Fragment(start), need)?;
         if let Err(error) = self.move_tail(inode, (tail, count), &place) {
             self.give_back(place.start, place.count);
             return Err(error);
@@ -113,7 +113,7 @@ impl Ufs {
     }
 
     /// A new place for `need` fragments: where it can, with room behind them.
-    fn take_for_tail(&self, caller: &Caller, near: u64, need: u64) -> Result<Run> {
+    fn take_for_tail(&self, caller: &Caller, near: Near, need: u64) -> Result<Run> {
         match self.take_blocks(caller, near, 1) {
             Ok(run) => {
                 if run.count > need {

@@ -92,6 +92,49 @@ fn ends_of_files_share_blocks_and_the_reserve_is_the_superusers() {
     assert!(checked(&medium.image()).unwrap().is_clean());
 }
 
+/// Where the first fragment of a file is.
+fn place(fs: &Uhfs<Ufs>, ino: InodeNo) -> u64 {
+    let inode = fs.format().load(ino).unwrap();
+    fs.format().map(&inode, 0, 1).unwrap().start.unwrap().get()
+}
+
+#[test]
+fn what_is_written_together_lies_together_while_there_are_enough_whole_blocks() {
+    let medium = made(Version::Two, Order::Little);
+    let (fs, caller) = (mounted(&medium), Caller::default());
+    let write = |name: &str, len: usize| {
+        let ino = file(&fs, fs.root(), name);
+        fs.write(&caller, ino, 0, &vec![b'w'; len]).unwrap();
+        ino
+    };
+    let early = place(&fs, write("early", 100)) / 8;
+    // Whole blocks, one behind the other, until that one is far away.
+    let blocks: Vec<u64> = (0..70).map(|no| place(&fs, write(&format!("whole-{no}"), 4096)) / 8).collect();
+    assert!(blocks.windows(2).all(|pair| pair[1] == pair[0] + 1), "{blocks:?}");
+    let here = place(&fs, write("here", 100)) / 8;
+    assert_eq!(here, blocks[69] + 1, "room is left at {early}, far away");
+    assert_eq!(place(&fs, write("beside", 100)) / 8, here);
+    // What has more than a quarter of a block at once has one for itself, and grows there.
+    let growing = write("growing", 3 * 512);
+    let before = place(&fs, growing);
+    assert_eq!(before % 8, 0);
+    for no in 0..5 {
+        write(&format!("small-{no}"), 100);
+        fs.write(&caller, growing, (3 + no) * 512, &[b'w'; 512]).unwrap();
+    }
+    assert_eq!(place(&fs, growing), before, "it has grown in its place");
+    // With few whole blocks left in its group, what is left of others is used wherever it is.
+    let sb = fs.format().superblock();
+    let group_blocks = u64::from(sb.group_fragments / sb.fragments_per_block());
+    let more: Vec<u64> =
+        (0..group_blocks).map(|no| place(&fs, write(&format!("more-{no}"), 4096)) / 8).collect();
+    let newest = *more.iter().filter(|&&block| block < group_blocks).max().unwrap();
+    let last = place(&fs, write("last", 100)) / 8;
+    assert!(last <= before / 8 && last + 64 < newest, "{last}, and not near {newest}");
+    fs.unmount().unwrap();
+    assert!(checked(&medium.image()).unwrap().is_clean());
+}
+
 #[test]
 fn room_of_names_is_used_again_and_they_are_not_found_any_more() {
     let medium = made(Version::One, Order::Big);
