@@ -139,6 +139,13 @@ const CASES: &[Case] = &[
     case("an extent over the next", "extent-order", |image| {
         node(image, 2, |raw| EE_LEN.put(&mut raw[FIRST..], 9))
     }),
+    // Nothing else speaks against either of the two.
+    case("an extent in the place of the one before", "extent-order", |image| {
+        node(image, 2, |raw| {
+            let place = EE_BLOCK.get(&raw[FIRST..]);
+            EE_BLOCK.put(&mut raw[SECOND..], place);
+        });
+    }),
     case("an extent of no blocks", "pointer-invalid", |image| {
         node(image, 2, |raw| EE_LEN.put(&mut raw[FIRST..], 0))
     }),
