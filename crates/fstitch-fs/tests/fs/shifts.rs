@@ -168,6 +168,10 @@ fn what_cannot_be_is_refused_as_by_the_kernel() {
         let refused = file.fs.fallocate(&CALLER, file.ino, offset, len, mode).unwrap_err();
         assert_eq!(refused.errno(), errno, "{mode:?} {offset} {len}");
     }
+    // Up to the end is what truncation is for, also where the end is a block's.
+    file.write(8, &[7; 1024]);
+    let refused = file.fs.fallocate(&CALLER, file.ino, 8192, 1024, CollapseRange).unwrap_err();
+    assert_eq!(refused.errno(), Errno::INVAL);
     for mode in [CollapseRange, InsertRange] {
         let of_dir = file.fs.fallocate(&CALLER, file.fs.root(), 0, 1024, mode).unwrap_err();
         assert_eq!(of_dir.errno(), Errno::ISDIR);
