@@ -128,8 +128,9 @@ impl Parts {
     /// Whether part `at` belongs to an index, by the flag of the directory and its contents.
     pub(super) fn shape(&self, at: usize, bytes: &[u8]) -> Shape {
         let indexed = I_FLAGS.get(&self.raw) & super::inodes::INDEX != 0 && !self.is_inline();
-        let like_one = if at == 0 { seals::is_index_root(bytes) } else { seals::is_index_node(bytes) };
-        if indexed && like_one { Shape::Index } else { Shape::Leaf }
+        // What is inside an inode may be shorter than any of an index.
+        let like_one = || if at == 0 { seals::is_index_root(bytes) } else { seals::is_index_node(bytes) };
+        if indexed && like_one() { Shape::Index } else { Shape::Leaf }
     }
 
     /// How many bytes of part `at` hold entries.

@@ -245,6 +245,14 @@ const CASES: &[Case] = &[
     }),
 ];
 
+/// Gives the attribute that has the rest of a directory's entries so many bytes.
+fn inside_behind<const LEN: u32>(image: &mut Image) {
+    inode(image, "d1", |raw| {
+        let entry = 128 + usize::from(I_EXTRA_ISIZE.get(raw)) + 4;
+        Le::put_u32(raw, entry + 8, LEN);
+    });
+}
+
 /// Cases for volumes with contents and values in inodes.
 const INSIDE: &[Case] = &[
     case("another kind of a directory inside", "inode-mode-not-directory", |image| {
@@ -271,6 +279,8 @@ const INSIDE: &[Case] = &[
             I_SIZE.put(raw, 1);
         });
     }),
+    case("a directory inside with one byte behind", "inline-size", inside_behind::<1>),
+    case("a directory inside with half an entry behind", "inline-size", inside_behind::<6>),
     case("a directory inside without a parent", "dir-dotdot-wrong", |image| {
         inode(image, "d1", |raw| Le::put_u32(raw, ROOT, 0));
     }),
