@@ -79,9 +79,13 @@ pub(super) fn shorten(bytes: &mut [u8], at: usize) -> Option<usize> {
 /// pass 3 finds that `..` names the wrong directory and puts it right.
 pub(super) fn rebuild_first_block(volume: &Volume<'_>, bytes: &mut [u8], ino: u32) {
     let mut kept: Vec<Vec<u8>> = Vec::new();
+    if is_named(bytes, 0, b".") && is_named(bytes, ENTRY_MIN, b"..") {
+        // What `.` says of its length would hide the names behind it.
+        put_len(bytes, 0, ENTRY_MIN);
+    }
     let mut at = 0;
     while at < bytes.len()
-        && let Ok(len) = entry_len(bytes, at)
+        && let Some(len) = entry_len(bytes, at).ok().or_else(|| shorten(bytes, at))
     {
         let name_len = usize::from(D_NAME_LEN.get(&bytes[at..]));
         let name = &bytes[at + HEADER..at + HEADER + name_len];
@@ -108,6 +112,12 @@ pub(super) fn rebuild_first_block(volume: &Volume<'_>, bytes: &mut [u8], ino: u3
         let rest = bytes.len() - last;
         put_len(bytes, last, rest);
     }
+}
+
+/// Whether an entry of this name lies at `at`, whatever it says of its length.
+fn is_named(bytes: &[u8], at: usize, name: &[u8]) -> bool {
+    let found = bytes.get(at + HEADER..at + HEADER + name.len());
+    found == Some(name) && usize::from(D_NAME_LEN.get(&bytes[at..])) == name.len()
 }
 
 /// Another name of the same length.

@@ -38,6 +38,13 @@ const fn case(name: &'static str, code: &'static str, damage: fn(&mut Image)) ->
     Case { name, code, damage, tolerated: false }
 }
 
+/// Puts a number where a first block of a directory has a length.
+fn first_names<const AT: usize, const LEN: u16>(image: &mut Image) {
+    let block = image.file_block("d1", 0);
+    Le::put_u16(image.block(block), AT, LEN);
+    image.seal_leaf("d1", block);
+}
+
 /// Changes an inode and makes its sum right.
 fn inode(image: &mut Image, name: &str, change: fn(&mut [u8])) {
     change(image.inode_bytes(name));
@@ -110,6 +117,11 @@ const CASES: &[Case] = &[
             *byte = u8::try_from(seed.below(256)).expect("a byte");
         }
     }),
+    // The names behind are where they were.
+    case("no length of the first name", "dir-first-names", |image| first_names::<4, 0>(image)),
+    case("a first name longer than its block", "dir-first-names", |image| first_names::<4, 0xc70c>(image)),
+    case("a first name over the second one", "dir-first-names", |image| first_names::<4, 24>(image)),
+    case("no length of the second name", "dir-first-names", |image| first_names::<16, 0>(image)),
     case("no tail in a leaf", "dir-tail", |image| {
         let block = image.file_block("d1", 0);
         image.block(block)[1024 - 12 + 7] = 0;
