@@ -36,17 +36,22 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
         step("documentation", || documentation(root))?;
     }
     step("tests", || leaving_no_mounts(|| tests(root)))?;
-    step("mounts over io_uring", || leaving_no_mounts(|| mounts_over_io_uring(root)))?;
-    step("tests as a user", || leaving_no_mounts(|| tests_as_a_user(root)))?;
     if options.quick {
-        return Ok(());
+        return tests_again(root);
     }
     // The one computes all the time, the others wait for media most of it.
     std::thread::scope(|scope| {
         let counted = scope.spawn(|| step("instruction counts", || counts(root)));
-        let proved = step("proofs", || leaving_no_mounts(|| proofs(root)));
+        let tested = tests_again(root);
+        let proved = tested.and_then(|()| step("proofs", || leaving_no_mounts(|| proofs(root))));
         counted.join().expect("counting does not panic").and(proved)
     })
+}
+
+/// The tests that depend on who runs them and how, once more in other ways.
+fn tests_again(root: &Path) -> Result<()> {
+    step("mounts over io_uring", || leaving_no_mounts(|| mounts_over_io_uring(root)))?;
+    step("tests as a user", || leaving_no_mounts(|| tests_as_a_user(root)))
 }
 
 /// Does `work`, and fails when a mount of ours is left that was not there before. One that is dead already is named first: tests that
