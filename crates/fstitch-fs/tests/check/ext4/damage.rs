@@ -118,10 +118,10 @@ const CASES: &[Case] = &[
         }
     }),
     // The names behind are where they were.
-    case("no length of the first name", "dir-first-names", |image| first_names::<4, 0>(image)),
-    case("a first name longer than its block", "dir-first-names", |image| first_names::<4, 0xc70c>(image)),
-    case("a first name over the second one", "dir-first-names", |image| first_names::<4, 24>(image)),
-    case("no length of the second name", "dir-first-names", |image| first_names::<16, 0>(image)),
+    case("no length of the first name", "dir-first-names", first_names::<4, 0>),
+    case("a first name longer than its block", "dir-first-names", first_names::<4, 0xc70c>),
+    case("a first name over the second one", "dir-first-names", first_names::<4, 24>),
+    case("no length of the second name", "dir-first-names", first_names::<16, 0>),
     case("no tail in a leaf", "dir-tail", |image| {
         let block = image.file_block("d1", 0);
         image.block(block)[1024 - 12 + 7] = 0;
