@@ -65,6 +65,11 @@ fn has_enough(open: &OpenGroup<'_>, per_block: u32) -> bool {
 }
 
 impl Ufs {
+    /// Where the first of what inode `ino` has should lie.
+    pub(super) const fn near_inode(&self, ino: u32) -> Near {
+        Near::Group(ino / self.sb.group_inodes)
+    }
+
     /// Takes 1 to `want` whole blocks that follow each other, near `near`.
     pub(super) fn take_blocks(&self, caller: &Caller, near: Near, want: u64) -> Result<Run> {
         let per_block = u64::from(self.sb.fragments_per_block());
@@ -121,7 +126,8 @@ impl Ufs {
                 }
                 let at = at.filter(|_| step == 0);
                 if let Some((start, count)) = self.find_free(&mut open, at, wish, pending) {
-                    if at.is_none() {
+                    // What finds room in another one's block begins none: places nearby would wander from one to the next.
+                    if at.is_none() && open.is_free_block(start / per_block, per_block, true) {
                         open.begun = start / per_block;
                     }
                     return Ok(self.take_run(&mut open, start, count));
@@ -170,11 +176,12 @@ impl Ufs {
         }
         let per_block = self.sb.fragments_per_block();
         let all = open.read.fragments.div_ceil(per_block);
-        let has_enough = has_enough(open, per_block);
-        let nearby = open.begun.saturating_sub(NEARBY)..all.min(open.begun + NEARBY);
-        if !has_enough {
+        let blocks = if has_enough(open, per_block) {
+            open.begun.saturating_sub(NEARBY)..all.min(open.begun + NEARBY)
+        } else {
             open.advance_parts(all, per_block);
-        }
+            0..all
+        };
         let fits = |block: u32| {
             let free = open.free_in(block, per_block);
             // Where so many free ones begin.
@@ -182,7 +189,6 @@ impl Ufs {
             let places = (0..per_block).filter(|at| begins >> at & 1 == 1);
             places.map(|at| block * per_block + at).find(|&at| open.is_known(at, count, pending))
         };
-        let blocks = if has_enough { nearby } else { 0..all };
         open.used_in_part(blocks, per_block).find_map(fits)
     }
 

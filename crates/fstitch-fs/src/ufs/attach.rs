@@ -118,12 +118,7 @@ impl Ufs {
         {
             return Ok(Near::Fragment(start.get() + self.per_block()));
         }
-        Ok(self.group_of(inode))
-    }
-
-    /// Where the first of an inode's blocks should lie.
-    const fn group_of(&self, inode: &Inode) -> Near {
-        Near::Group(inode.ino / self.sb.group_inodes)
+        Ok(self.near_inode(inode.ino))
     }
 
     /// Takes the blocks of pointers that are missing on `path`.
@@ -132,7 +127,7 @@ impl Ufs {
         for depth in depth..path.levels {
             let key = path.key(depth, self.pointers());
             if !inode.reserved.contains_key(&key) {
-                let near = inode.last.map_or_else(|| self.group_of(inode), Near::Fragment);
+                let near = inode.last.map_or_else(|| self.near_inode(inode.ino), Near::Fragment);
                 match self.take_blocks(caller, near, 1) {
                     Ok(run) => inode.reserved.insert(key, run),
                     Err(error) => {

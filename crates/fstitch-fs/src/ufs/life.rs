@@ -15,7 +15,7 @@ use fstitch_core::num::to_u64;
 use fstitch_core::{BlockBuf, BlockKind, BlockNo, Caller, Errno, FileKind, InodeFlags, Result, XattrSetMode};
 use fstitch_patch::{Block, PatchId, PatchIds};
 
-use super::alloc::{Near, Run};
+use super::alloc::Run;
 use super::inodes::TakenInode;
 use super::layout::dirent::{CHUNK, put_first_entries};
 use super::layout::inode::{DIRECT, DiskInode, EXTRA, INDIRECT, decode_device, encode_device, flag, places};
@@ -102,7 +102,7 @@ impl Ufs {
         let fragment = self.sb.fragment_len();
         let count = self.fragments_of(to_u64(bytes.len()));
         bytes.resize(fragment * bytes.len().div_ceil(fragment), 0);
-        let near = Near::Group(ino / self.sb.group_inodes);
+        let near = self.near_inode(ino);
         let run = match count < self.per_block() {
             true => self.take_fragments(caller, near, count)?,
             false => self.take_blocks(caller, near, 1)?,

@@ -11,7 +11,7 @@ use fstitch_core::num::{to_u64, to_usize};
 use fstitch_core::{BlockBuf, BlockKind, BlockNo, Caller, Errno, Error, Result, Structure, XattrSetMode};
 use fstitch_patch::{Block, PatchIds};
 
-use super::alloc::{Near, Run};
+use super::alloc::Run;
 use super::layout::inode::{EXTRA, EXTRA_AT, EXTRA_SIZE_AT};
 use super::layout::xattr::{encode, end, find, split};
 
@@ -165,7 +165,7 @@ impl Ufs {
 
     /// Takes the fragments for attributes of these bytes.
     fn places_for(&self, caller: &Caller, inode: &Inode, bytes: &[u8]) -> Result<Vec<(Run, Vec<Block>)>> {
-        let near = Near::Group(inode.ino / self.sb.group_inodes);
+        let near = self.near_inode(inode.ino);
         let mut places: Vec<(Run, Vec<Block>)> = Vec::new();
         for part in bytes.chunks(to_usize(self.sb.block_size)) {
             let count = self.fragments_of(to_u64(part.len()));

@@ -108,11 +108,15 @@ fn what_is_written_together_lies_together_while_there_are_enough_whole_blocks() 
         ino
     };
     let early = place(&fs, write("early", 100)) / 8;
-    // Whole blocks, one behind the other, until that one is far away.
-    let blocks: Vec<u64> = (0..70).map(|no| place(&fs, write(&format!("whole-{no}"), 4096)) / 8).collect();
+    // Whole blocks, one behind the other, until that one is far away; two of them have room for an end.
+    let len = |no| if [60, 110].contains(&no) { 7 * 512 } else { 4096 };
+    let blocks: Vec<u64> =
+        (0..150).map(|no| place(&fs, write(&format!("whole-{no}"), len(no))) / 8).collect();
     assert!(blocks.windows(2).all(|pair| pair[1] == pair[0] + 1), "{blocks:?}");
+    assert_eq!(place(&fs, write("nearby", 100)) / 8, blocks[110]);
+    // What is nearby has not gone there: the next room is near that block, and far away.
     let here = place(&fs, write("here", 100)) / 8;
-    assert_eq!(here, blocks[69] + 1, "room is left at {early}, far away");
+    assert_eq!(here, blocks[149] + 1, "room is left at {early} and {}, far away", blocks[60]);
     assert_eq!(place(&fs, write("beside", 100)) / 8, here);
     // What has more than a quarter of a block at once has one for itself, and grows there.
     let growing = write("growing", 3 * 512);
