@@ -329,18 +329,30 @@ impl State {
     /// # Errors
     /// `Io`, `Corrupt`.
     pub(super) fn in_frame(&self, tree: usize, inode: &Inode, index: u64) -> Result<Option<u64>> {
+        let cluster = cluster_of(index);
         if !self.is_packed(tree, inode, index)? {
             return Ok(None);
         }
-        let cluster = cluster_of(index);
-        let refs = self.cluster(tree, inode.ino, cluster)?;
-        let blocks = match self.unpacked(inode.ino, cluster, &refs) {
-            Ok(plain) => plain.map_or(0, |plain| to_u64(plain.len() / BLOCK)),
+        let blocks = match self.frame_blocks(tree, inode.ino, cluster) {
+            Ok(blocks) => blocks,
             Err(Error::Corrupt(_)) => CLUSTER,
             Err(error) => return Err(error),
         };
         let behind = cluster * CLUSTER + blocks;
         Ok(Some(behind).filter(|&behind| index < behind))
+    }
+
+    /// How many blocks a packed cluster has, as its frame begins by saying: nothing is unpacked, and one block is read.
+    fn frame_blocks(&self, tree: usize, ino: u64, cluster: u64) -> Result<u64> {
+        let key = (Obj::Data(ino), 0, cluster * CLUSTER);
+        let first = self.leaf(tree, key.0, key.2)?;
+        self.check_leaf(first, key)?;
+        let frame = self.cache.snapshots(&[(BlockNo(first.block), BlockKind::Data)])?;
+        self.compare(first, key, &frame[0])?;
+        match zstd::zstd_safe::get_frame_content_size(&frame[0]) {
+            Ok(Some(len)) if len % BLOCK_BYTES == 0 && len <= to_u64(WHOLE) => Ok(len / BLOCK_BYTES),
+            _ => Err(Self::bad_cluster(ino, cluster, "its frame does not say how long its contents are")),
+        }
     }
 
     /// Fails where clusters of a file are not as they should be. `end`: blocks of the file.

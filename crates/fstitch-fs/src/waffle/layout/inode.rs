@@ -312,29 +312,18 @@ mod tests {
     fn inode() -> Inode {
         let time = |secs| Timestamp { secs, nanos: 9 };
         Inode {
-            ino: 17,
-            kind: FileKind::Regular,
-            perm: 0o640,
             nlink: 2,
             uid: 3,
             gid: 4,
-            rdev: 0,
             generation: 5,
             flags: 0x80,
-            depth: 0,
             size: 6,
             blocks: 1,
-            atime: time(1),
             mtime: time(2),
             ctime: time(3),
             crtime: time(4),
             data: Fork { root: Ref { block: 44, birth: 1, sum: 2, flags: 0, extra: 0 }, height: 0 },
-            xattrs: Fork::default(),
-            parent: 0,
-            before: 0,
-            behind: 0,
-            xattrs_len: 0,
-            inline: [0; INLINE],
+            ..Inode::bare(17, FileKind::Regular, 0o640, time(1))
         }
     }
 
