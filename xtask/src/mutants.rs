@@ -231,6 +231,7 @@ impl Options {
 
 /// Seeds one bug after the other.
 pub fn run(root: &Path, options: &Options) -> Result<()> {
+    ensure!(!options.named || options.own().is_some(), "the bugs of the file systems name no tests");
     let mut bugs = listed(root, options.own())?;
     if options.fits {
         return Ok(());
