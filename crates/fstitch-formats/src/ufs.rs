@@ -8,15 +8,18 @@ use std::sync::Arc;
 use fstitch_core::{
     BlockDevice, Clock, Error, RepairMode, RepairOptions, RepairReport, Result, Structure, Timestamp,
 };
-use fstitch_fs::arrange::{self, Arrangement};
+use fstitch_fs::arrange::{self, Arrangement, Chosen};
 use fstitch_fs::ufs::Ufs;
 use fstitch_fs::ufs::check::repair_ufs;
-use fstitch_fs::ufs::identity::identify;
+use fstitch_fs::ufs::identity::{Settings, identify, tune};
 use fstitch_fs::ufs::layout::superblock::{Superblock, find, flag, fragment_size};
+use fstitch_fs::uhfs::UhfsOptions;
+use fstitch_patch::Cache;
 use serde_json::Value;
 
 use crate::make::{Asked, Making, Word};
-use crate::{Description, Format, Identity, Look, OwnJournal, Volume, show};
+use crate::resize::{Reserve, Tunes, Tuning};
+use crate::{Cached, Description, Format, Identity, Look, OwnJournal, Volume, show};
 
 /// The BSDs' file system.
 pub struct UfsFormat;
@@ -112,6 +115,14 @@ impl Format for UfsFormat {
         Ok(Arc::new(fs))
     }
 
+    fn cached(&self) -> Option<&dyn Cached> {
+        Some(self)
+    }
+
+    fn tunes(&self) -> Option<&dyn Tunes> {
+        Some(self)
+    }
+
     fn describe(
         &self,
         device: &dyn BlockDevice,
@@ -199,5 +210,51 @@ impl Format for UfsFormat {
 
     fn repair(&self, device: &dyn BlockDevice, options: RepairOptions) -> Result<RepairReport> {
         repair_ufs(device, options)
+    }
+}
+
+impl Cached for UfsFormat {
+    fn choose(&self, device: &dyn BlockDevice, arrangement: &Arrangement) -> Result<Chosen> {
+        Chosen::new::<Ufs>(device, arrangement)
+    }
+
+    fn open_in(&self, chosen: Chosen, cache: Arc<Cache>, options: UhfsOptions) -> Result<Arc<dyn Volume>> {
+        Ok(Arc::new(chosen.open_in::<Ufs>(cache, options)?))
+    }
+}
+
+impl Tunes for UfsFormat {
+    fn tune(&self, device: &dyn BlockDevice, asked: &Tuning, _now: Timestamp) -> Result<()> {
+        let cannot = |what: &str| {
+            Err(Error::Unsupported(format!("{what} on a UFS volume, which has no such setting")))
+        };
+        let mut settings = Settings::default();
+        for word in asked.features.iter().flat_map(|list| list.split(',')).map(str::trim) {
+            let (name, wanted) = match word.strip_prefix(['^', '-']) {
+                Some(name) => (name, false),
+                None => (word.strip_prefix('+').unwrap_or(word), true),
+            };
+            match name {
+                "softdep" => settings.soft_updates = Some(wanted),
+                "acls" => settings.acls = Some(wanted),
+                _ => {
+                    return Err(Error::Unsupported(format!(
+                        "feature `{name}`: a UFS volume has `softdep` and `acls`"
+                    )));
+                }
+            }
+        }
+        match asked.reserve {
+            None => {}
+            Some(Reserve::Percent(percent)) => settings.reserved = Some(percent),
+            Some(Reserve::Blocks(_)) => return cannot("a number of reserved blocks"),
+        }
+        if asked.on_error.is_some() {
+            return cannot("what a kernel does with damage");
+        }
+        if asked.mounts_max.is_some() || asked.interval.is_some() {
+            return cannot("when a check is due");
+        }
+        tune(device, settings)
     }
 }

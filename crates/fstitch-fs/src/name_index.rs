@@ -14,6 +14,8 @@ use fstitch_core::order::rank;
 use fstitch_patch::Cache;
 use rustc_hash::{FxHashMap, FxHasher};
 
+/// A name that is found, or missed, within so many entries is found at once.
+const FEW: usize = 24;
 /// Bytes that one name takes in a table, its share of empty room included.
 const NAME_BYTES: usize = 32;
 /// Names that the smallest table has room for; each larger one has room for twice as many.
@@ -107,6 +109,26 @@ impl NameIndex {
         let hash = hash(name);
         let others = self.collisions.iter().filter(move |(other, _)| *other == hash).map(|(_, at)| *at);
         self.first.get(&hash).copied().into_iter().chain(others)
+    }
+}
+
+/// Entries passed in search of names, those few that cost nothing not counted. An index takes a walk along all entries to make, so it pays
+/// when as many were passed as a directory of some size has.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Passed(usize);
+
+impl Passed {
+    /// A directory of some size.
+    pub(crate) const SOME: usize = 512;
+
+    /// A search has passed so many.
+    pub(crate) fn note(&mut self, entries: usize) {
+        self.0 = self.0.saturating_add(entries.saturating_sub(FEW));
+    }
+
+    /// Whether an index pays in a directory of `all` entries.
+    pub(crate) fn pays(self, all: usize) -> bool {
+        self.0 > all.max(Self::SOME)
     }
 }
 

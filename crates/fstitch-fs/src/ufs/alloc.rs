@@ -97,7 +97,10 @@ impl Ufs {
         let mut open = self.open_group(no)?;
         let end = u64::from(at) + count;
         let fits = end <= u64::from(open.read.fragments) && open.are_free(at, low32(count), false);
-        Ok(fits.then(|| self.take_run(&mut open, at, low32(count))))
+        if !fits {
+            return Ok(None);
+        }
+        self.take_run(&mut open, at, low32(count)).map(Some)
     }
 
     /// What so many whole blocks or fragments may be taken of by a caller.
@@ -130,7 +133,7 @@ impl Ufs {
                     if at.is_none() && open.is_free_block(start / per_block, per_block, true) {
                         open.begun = start / per_block;
                     }
-                    return Ok(self.take_run(&mut open, start, count));
+                    return self.take_run(&mut open, start, count);
                 }
             }
         }
@@ -192,14 +195,15 @@ impl Ufs {
         open.used_in_part(blocks, per_block).find_map(fits)
     }
 
-    fn take_run(&self, open: &mut OpenGroup<'_>, at: u32, count: u32) -> Run {
+    fn take_run(&self, open: &mut OpenGroup<'_>, at: u32, count: u32) -> Result<Run> {
+        let part = self.map_part(open, Map::Fragments, (at, count))?;
         let reuse = open.pending.reuse(at, at + count);
         let mut tx = self.cache.lock();
-        let bits = open.mark(&mut tx, Map::Fragments, (at, count), true, &[]);
+        let bits = open.mark((&mut tx, &part), (Map::Fragments, at, count), true, &[]);
         drop(tx);
         self.add_free(-i64::from(count));
         let start = self.sb.group_first(open.no) + u64::from(at);
-        Run { start, count: u64::from(count), bits, reuse }
+        Ok(Run { start, count: u64::from(count), bits, reuse })
     }
 
     /// Gives back what was taken and never pointed at.
@@ -217,14 +221,20 @@ impl Ufs {
             let (no, first) = self.sb.group_of(at);
             let stop = end.min(self.sb.group_first(no) + u64::from(self.sb.group_fragments));
             let mut open = self.open_group(no)?;
-            self.free_run(&mut open, (first, low32(stop - at)), after);
+            self.free_run(&mut open, (first, low32(stop - at)), after)?;
             at = stop;
         }
         Ok(())
     }
 
-    fn free_run(&self, open: &mut OpenGroup<'_>, (first, count): (u32, u32), after: Option<PatchId>) {
+    fn free_run(
+        &self,
+        open: &mut OpenGroup<'_>,
+        (first, count): (u32, u32),
+        after: Option<PatchId>,
+    ) -> Result<()> {
         let end = (first + count).min(open.read.fragments);
+        let part = self.map_part(open, Map::Fragments, (first, end.saturating_sub(first).max(1)))?;
         let mut freed = 0;
         let mut at = first;
         while at < end {
@@ -234,7 +244,7 @@ impl Ufs {
                 continue;
             }
             let mut tx = self.cache.lock();
-            open.mark(&mut tx, Map::Fragments, (at, run), false, after.as_slice());
+            open.mark((&mut tx, &part), (Map::Fragments, at, run), false, after.as_slice());
             if let Some(patch) = after {
                 open.pending.insert(at, at + run, patch, &tx);
             }
@@ -248,6 +258,7 @@ impl Ufs {
             let what = Structure::BlockBitmap(u64::from(open.no));
             self.found_damage(&Error::corrupt(what, None, problem));
         }
+        Ok(())
     }
 
     /// The newest contents of freed fragments will never be seen: they need not be written.

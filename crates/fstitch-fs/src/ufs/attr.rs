@@ -11,6 +11,8 @@
 //! **Crash cases.** After a shorter length, before the bits: leaked fragments; pointers behind the end in a block of pointers that is used in part,
 //! where a check expects them.
 
+use std::ops::Range;
+
 use fstitch_core::num::to_u64;
 use fstitch_core::{Errno, Result, Timestamp};
 use fstitch_patch::{Block, PatchId, PatchIds};
@@ -77,6 +79,9 @@ impl Ufs {
         change: &AttrChange,
         patches: &mut PatchIds,
     ) {
+        if change.perm.is_none() && change.uid.is_none() && change.gid.is_none() && change.flags.is_none() {
+            return;
+        }
         let (order, places) = (self.sb.order, places(self.sb.version));
         let mut edits: Vec<(usize, u32, usize)> = Vec::new();
         if let Some(perm) = change.perm {
@@ -111,33 +116,34 @@ impl Ufs {
 
     fn change_times(&self, inode: &mut Inode, block: &Block, change: &AttrChange, patches: &mut PatchIds) {
         let places = places(self.sb.version);
-        let times = [change.atime, change.mtime, change.ctime];
-        if times.iter().all(Option::is_none) {
-            return;
+        let disk = &mut inode.disk;
+        let fields = [&mut disk.atime, &mut disk.mtime, &mut disk.ctime];
+        let mut changed = [None; 3];
+        // All that changes is one patch, with what lies between.
+        let mut range: Option<Range<usize>> = None;
+        for (at, (field, time)) in
+            fields.into_iter().zip([change.atime, change.mtime, change.ctime]).enumerate()
+        {
+            let Some(time) = time.map(|time| self.storable(time)).filter(|time| time != field) else {
+                continue;
+            };
+            *field = time;
+            changed[at] = Some(time);
+            let (from, end) = (places.seconds[at], places.nanos[at] + 4);
+            range = Some(range.map_or(from..end, |range| range.start..range.end.max(end)));
         }
+        let Some(range) = range else { return };
         let mut tx = self.cache.lock();
-        let mut after = [0; INODE_BYTES_MAX];
-        let after = &mut after[..idx(self.sb.version.inode_size())];
-        let before = &tx.data(block)[inode.at.1..inode.at.1 + after.len()];
-        after.copy_from_slice(before);
-        for (at, time) in times.into_iter().enumerate() {
-            let Some(time) = time else { continue };
-            let time = self.storable(time);
-            put_time(after, &self.sb, (places.seconds[at], places.nanos[at]), time);
-            match at {
-                0 => inode.disk.atime = time,
-                1 => inode.disk.mtime = time,
-                _ => inode.disk.ctime = time,
+        let mut bytes = [0; INODE_BYTES_MAX];
+        let bytes = &mut bytes[..range.len()];
+        bytes.copy_from_slice(&tx.data(block)[inode.at.1..][range.clone()]);
+        for (at, time) in changed.into_iter().enumerate() {
+            if let Some(time) = time {
+                let field = (places.seconds[at] - range.start, places.nanos[at] - range.start);
+                put_time(bytes, &self.sb, field, time);
             }
         }
-        // All that changes is one patch, with what lies between.
-        let from = places.seconds[0];
-        let fields = from..places.nanos[2] + 4;
-        let (before, fields) = (&before[fields.clone()], &after[fields]);
-        let differs = |(before, after): (&u8, &u8)| before != after;
-        let Some(first) = before.iter().zip(fields).position(differs) else { return };
-        let last = before.iter().zip(fields).rposition(differs).unwrap_or(first);
-        patches.push(inode.put(&mut tx, block, (from + first, &fields[first..=last]), &[]));
+        patches.push(inode.put(&mut tx, block, (range.start, bytes), &[]));
     }
 
     /// A time as it comes back after being stored.
@@ -165,10 +171,12 @@ impl Ufs {
         } else {
             places.size + 8
         };
-        let mut raw = tx.data(block)[inode.at.1..inode.at.1 + idx(self.sb.version.inode_size())].to_vec();
-        self.sb.order.put_u64(&mut raw, places.size, inode.disk.size);
+        let mut raw = [0; INODE_BYTES_MAX];
+        let raw = &mut raw[..idx(self.sb.version.inode_size())];
+        raw.copy_from_slice(&tx.data(block)[inode.at.1..inode.at.1 + raw.len()]);
+        self.sb.order.put_u64(raw, places.size, inode.disk.size);
         if with_pointers {
-            inode.disk.encode_pointers(&mut raw, &self.sb);
+            inode.disk.encode_pointers(raw, &self.sb);
         }
         inode.put(&mut tx, block, (places.size, &raw[places.size..end]), befores)
     }

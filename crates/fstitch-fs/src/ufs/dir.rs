@@ -18,15 +18,16 @@ impl Ufs {
         if let Some(found) = self.find_by_index(dir, name)? {
             return Ok(found);
         }
-        let mut slot = None;
+        let (mut slot, mut passed) = (None, 0);
         self.walk_fragments(dir, 0, &mut |bytes, block, _| {
-            let found = find(bytes, name, block, self.manner())?;
+            let found = find(bytes, name, (block, self.manner()), &mut passed)?;
             slot = found.map(|entry| {
                 let ino = InodeNo(u64::from(entry.ino));
                 NameSlot { ino, kind: entry.kind, block, offset: entry.at }
             });
             Ok(slot.is_none())
         })?;
+        self.note_passed(dir, passed);
         Ok(slot)
     }
 

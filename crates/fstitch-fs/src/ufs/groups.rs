@@ -5,11 +5,14 @@
 //! 2. What is free by number is counted from the maps. The counts that groups, summaries and superblock hold are written when the
 //!    volume is left clean ([`super::using`]), and believed by nobody before that.
 
+use std::ops::Range;
+
 use fstitch_core::lock::{Mutex, MutexGuard};
 use fstitch_core::num::{to_u64, to_usize};
 use fstitch_core::order::rank;
 use fstitch_core::{BlockKind, BlockNo, Error, Result, Structure};
 use fstitch_patch::{Blocks, PatchId, PatchIds, Tx};
+use smallvec::SmallVec;
 
 use super::layout::group::Group;
 use super::layout::superblock::{Superblock, Totals};
@@ -40,6 +43,8 @@ pub(super) struct State {
     pub(super) begun: u32,
     /// Where the search for inodes goes on: none before is free.
     pub(super) inode_cursor: u32,
+    /// Where it does for those that are free on the medium as well, as long as so many times was purged what was freed.
+    pub(super) ready_inodes: (u32, u64),
     /// No block before this one is used in part.
     part_cursor: u32,
     /// What was freed while the pointer to it may be on the medium, and the same of inodes.
@@ -51,13 +56,21 @@ pub(super) struct State {
     pub(super) is_changed: bool,
 }
 
-/// A locked group with its blocks.
+/// A locked group.
 pub(super) struct OpenGroup<'v> {
     pub(super) no: u32,
-    pub(super) blocks: Blocks,
+    /// Its first fragment.
+    at: u64,
     state: MutexGuard<'v, Option<Box<State>>>,
     per_block: u32,
     fragment_bits: u32,
+}
+
+/// Fragments of a group that are to be changed.
+pub(super) struct Part {
+    /// The first of them in the group.
+    first: usize,
+    blocks: Blocks,
 }
 
 /// Which of a group's maps.
@@ -77,13 +90,11 @@ impl Ufs {
     /// Locks a group, reading it if need be.
     pub(super) fn open_group(&self, no: u32) -> Result<OpenGroup<'_>> {
         let at = self.group_block(no)?;
-        let count = u64::from(self.sb.group_size).div_ceil(u64::from(self.sb.fragment_size));
-        let wanted: Vec<_> = (at..at + count).map(|at| (BlockNo(at), BlockKind::GroupDescriptor)).collect();
-        let blocks = self.cache.read_many(&wanted)?;
         let mut state = self.groups.0[to_usize(no)].lock();
         if state.is_none() {
+            let count = u64::from(self.sb.group_size).div_ceil(u64::from(self.sb.fragment_size));
             let mut bytes = Vec::new();
-            for block in &blocks {
+            for block in self.cache.read_many(&descriptor(at..at + count))? {
                 bytes.extend_from_slice(&block.snapshot());
             }
             bytes.truncate(to_usize(self.sb.group_size));
@@ -92,7 +103,26 @@ impl Ufs {
             *state = Some(Box::new(read));
         }
         let fragment_bits = self.sb.fragment_size * BYTE;
-        Ok(OpenGroup { no, blocks, state, per_block: self.sb.fragments_per_block(), fragment_bits })
+        Ok(OpenGroup { no, at, state, per_block: self.sb.fragments_per_block(), fragment_bits })
+    }
+
+    /// The fragments that have some bytes of a group: what changes them reads them first.
+    pub(super) fn group_part(&self, open: &OpenGroup<'_>, bytes: Range<usize>) -> Result<Part> {
+        let fragment = self.sb.fragment_len();
+        let (first, end) = (bytes.start / fragment, bytes.end.div_ceil(fragment));
+        let blocks = match open.at + to_u64(first) {
+            at if end == first + 1 => {
+                Blocks::from_iter([self.cache.read(BlockNo(at), BlockKind::GroupDescriptor)?])
+            }
+            at => self.cache.read_many(&descriptor(at..open.at + to_u64(end)))?,
+        };
+        Ok(Part { first, blocks })
+    }
+
+    /// Those that have some bits of a map.
+    pub(super) fn map_part(&self, open: &OpenGroup<'_>, map: Map, (at, count): (u32, u32)) -> Result<Part> {
+        let base = open.map_at(map).0;
+        self.group_part(open, base + to_usize(at / BYTE)..base + to_usize((at + count).div_ceil(BYTE)))
     }
 
     /// Fails if something of the volume's own is called free: files would get it.
@@ -138,6 +168,7 @@ impl State {
             used,
             begun: 0,
             inode_cursor: 0,
+            ready_inodes: (0, 0),
             part_cursor: 0,
             pending: Pending::default(),
             pending_inodes: Pending::default(),
@@ -191,11 +222,7 @@ impl State {
     }
 
     /// The blocks among some that are neither free as a whole nor used as a whole.
-    pub(super) fn used_in_part(
-        &self,
-        blocks: std::ops::Range<u32>,
-        per_block: u32,
-    ) -> impl Iterator<Item = u32> {
+    pub(super) fn used_in_part(&self, blocks: Range<u32>, per_block: u32) -> impl Iterator<Item = u32> {
         let (each, all) = (BYTE / per_block, (1 << per_block) - 1);
         let blocks = blocks.start.max(self.part_cursor)..blocks.end;
         let bytes = to_usize(blocks.start / each)..to_usize(blocks.end.div_ceil(each)).min(self.free.len());
@@ -215,7 +242,7 @@ impl State {
         // A block that the volume's end cuts off is never whole.
         let whole = self.read.fragments / per_block;
         let each = BYTE / per_block;
-        let among = |blocks: std::ops::Range<u32>| {
+        let among = |blocks: Range<u32>| {
             let bytes = blocks.start / each..blocks.end.div_ceil(each);
             let has_free = bytes.filter(|&at| self.free[to_usize(at)] != 0);
             has_free
@@ -275,21 +302,31 @@ impl std::ops::DerefMut for OpenGroup<'_> {
     }
 }
 
+/// Fragments of a group, as they are asked for.
+fn descriptor(fragments: Range<u64>) -> SmallVec<[(BlockNo, BlockKind); 8]> {
+    fragments.map(|at| (BlockNo(at), BlockKind::GroupDescriptor)).collect()
+}
+
 impl OpenGroup<'_> {
-    /// Marks `count` fragments or inodes from `at` on as used or free, after `befores`; all of them are the other way now. Returns the
-    /// patches.
+    /// Where a map begins in the group, and what its bits are of something in use.
+    fn map_at(&self, map: Map) -> (usize, bool) {
+        match map {
+            Map::Fragments => (self.read.free_fragments, false),
+            Map::Inodes => (self.read.used_inodes, true),
+        }
+    }
+
+    /// Marks `count` fragments or inodes from `at` on, whose bits are in `part`, as used or free, after `befores`; all of them are the other way
+    /// now. Returns the patches.
     pub(super) fn mark(
         &mut self,
-        tx: &mut Tx<'_>,
-        map: Map,
-        (at, count): (u32, u32),
+        (tx, part): (&mut Tx<'_>, &Part),
+        (map, at, count): (Map, u32, u32),
         used: bool,
         befores: &[PatchId],
     ) -> PatchIds {
-        let (base, value) = match map {
-            Map::Fragments => (self.read.free_fragments, !used),
-            Map::Inodes => (self.read.used_inodes, used),
-        };
+        let (base, of_used) = self.map_at(map);
+        let value = used == of_used;
         self.recount(map, (at, count), false);
         for at in at..at + count {
             let map = match map {
@@ -308,7 +345,8 @@ impl OpenGroup<'_> {
         while first < end {
             let (block, within) = (first / u64::from(self.fragment_bits), low32(first) % self.fragment_bits);
             let len = low32(end - first).min(self.fragment_bits - within);
-            patches.extend(tx.bits(&self.blocks[to_usize(block)], within, len, value, befores));
+            let block = &part.blocks[to_usize(block) - part.first];
+            patches.extend(tx.bits(block, within, len, value, befores));
             first += u64::from(len);
         }
         patches
@@ -331,17 +369,23 @@ impl OpenGroup<'_> {
         }
     }
 
-    /// Patches bytes of the group's block from byte `at` on.
-    pub(super) fn put(&self, tx: &mut Tx<'_>, at: usize, bytes: &[u8], befores: &[PatchId]) -> PatchIds {
+    /// Patches bytes of the group from byte `at` on, which are in `part`.
+    pub(super) fn put(
+        &self,
+        (tx, part): (&mut Tx<'_>, &Part),
+        at: usize,
+        bytes: &[u8],
+        befores: &[PatchId],
+    ) -> PatchIds {
         let fragment = to_usize(self.fragment_bits / BYTE);
         let mut patches = PatchIds::new();
         let mut done = 0;
         while done < bytes.len() {
             let (block, within) = ((at + done) / fragment, (at + done) % fragment);
             let len = (bytes.len() - done).min(fragment - within);
-            let part = &bytes[done..done + len];
-            if tx.data(&self.blocks[block])[within..within + len] != *part {
-                patches.push(tx.bytes(&self.blocks[block], within, part, befores));
+            let (block, here) = (&part.blocks[block - part.first], &bytes[done..done + len]);
+            if tx.data(block)[within..within + len] != *here {
+                patches.push(tx.bytes(block, within, here, befores));
             }
             done += len;
         }

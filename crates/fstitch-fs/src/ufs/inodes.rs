@@ -25,6 +25,8 @@ pub(super) struct TakenInode {
     pub(super) bits: PatchIds,
     /// What its initialisation must come after: the end of its earlier life.
     pub(super) reuse: PatchIds,
+    /// It is the first of its fragment, and no other one there is in use or was lately.
+    pub(super) has_its_fragment: bool,
 }
 
 impl Ufs {
@@ -64,22 +66,49 @@ impl Ufs {
         let first = (open.inode_cursor..all).find(|&at| !open.is_inode_used(at)).unwrap_or(all);
         open.inode_cursor = first;
         let own = if open.no == 0 { ROOT_INO + 1 } else { 0 };
-        let is_listed = |at: u32| open.pending_inodes.next_from(at).is_some_and(|(start, _)| start <= at);
-        (first.max(own)..all).find(|&at| !open.is_inode_used(at) && (pending || !is_listed(at)))
+        let purges = open.pending_inodes.purges();
+        let mut at = match open.ready_inodes {
+            // Past what was passed over before, one by one.
+            (ready, since) if !pending && since == purges => first.max(own).max(ready),
+            _ => first.max(own),
+        };
+        let found = loop {
+            let Some(free) = (at..all).find(|&at| !open.is_inode_used(at)) else { break None };
+            match open.pending_inodes.next_from(free) {
+                Some((start, end)) if !pending && start <= free => at = end,
+                _ => break Some(free),
+            }
+        };
+        if !pending {
+            open.ready_inodes = (found.unwrap_or(all), purges);
+        }
+        found
     }
 
     fn take_inode_at(&self, open: &mut OpenGroup<'_>, at: u32, is_dir: bool) -> Result<TakenInode> {
+        let part = self.map_part(open, Map::Inodes, (at, 1))?;
         let written = self.write_table(open, at)?;
         let reuse = open.pending_inodes.reuse(at, at + 1);
         let mut tx = self.cache.lock();
-        let mut bits = open.mark(&mut tx, Map::Inodes, (at, 1), true, &[]);
+        let mut bits = open.mark((&mut tx, &part), (Map::Inodes, at, 1), true, &[]);
         if tx.state(written) != PatchState::Committed {
             bits.push(written);
         }
         drop(tx);
         open.counts.directories += u64::from(is_dir);
         self.add_free_inodes(-1);
-        Ok(TakenInode { ino: open.no * self.sb.group_inodes + at, is_dir, bits, reuse })
+        let ino = open.no * self.sb.group_inodes + at;
+        Ok(TakenInode { ino, is_dir, bits, reuse, has_its_fragment: self.has_its_fragment(open, at) })
+    }
+
+    /// Whether an inode is the first of its fragment and the others are free, on the medium as well.
+    fn has_its_fragment(&self, open: &OpenGroup<'_>, at: u32) -> bool {
+        let each = self.sb.fragment_size / self.sb.version.inode_size();
+        let end = at + each;
+        at.is_multiple_of(each)
+            && end <= self.sb.group_inodes
+            && open.pending_inodes.next_from(at + 1).is_none_or(|(start, _)| start >= end)
+            && (at + 1..end).all(|at| !open.is_inode_used(at))
     }
 
     /// Makes sure that inode `at` of a group is one of those that were written: zeros come where something else may be. Returns the patch
@@ -104,13 +133,14 @@ impl Ufs {
         let zeros = Arc::new(BlockBuf::zeroed(self.sb.fragment_len()));
         let mut raw = [0; 4];
         self.sb.order.put_u32(&mut raw, 0, end);
+        let part = self.group_part(open, INITEDIBLK..INITEDIBLK + raw.len())?;
         let mut tx = self.cache.lock();
         let mut befores = PatchIds::new();
         for block in &blocks {
             befores.push(tx.init(block, Arc::clone(&zeros), &[]));
         }
         befores.push(patch);
-        let said = open.put(&mut tx, INITEDIBLK, &raw, &befores).last().copied().unwrap_or(patch);
+        let said = open.put((&mut tx, &part), INITEDIBLK, &raw, &befores).last().copied().unwrap_or(patch);
         drop(tx);
         open.initialised = (end, said);
         open.is_changed = true;
@@ -126,10 +156,12 @@ impl Ufs {
             self.found_damage(&super::damaged_inode(ino, problem));
             return Ok(());
         }
+        let part = self.map_part(&open, Map::Inodes, (at, 1))?;
         let mut tx = self.cache.lock();
-        open.mark(&mut tx, Map::Inodes, (at, 1), false, after.as_slice());
-        if let Some(patch) = after {
-            open.pending_inodes.insert(at, at + 1, patch, &tx);
+        open.mark((&mut tx, &part), (Map::Inodes, at, 1), false, after.as_slice());
+        match after {
+            Some(patch) => open.pending_inodes.insert(at, at + 1, patch, &tx),
+            None => open.ready_inodes.0 = open.ready_inodes.0.min(at),
         }
         drop(tx);
         open.counts.directories = open.counts.directories.saturating_sub(u64::from(is_dir));

@@ -1,8 +1,9 @@
 //! The beginning and the end of an inode.
 //!
 //! **Orderings** (arrows read "comes after").
-//! - initialisation of the inode, one patch over all its bytes → the end of the number's earlier life, its bit in the map (nothing that is
-//!   free on the medium looks alive there), contents and bits of the fragments that it points at from the start;
+//! - initialisation of the inode, one patch over all its bytes (and over those of the free inodes behind it, if it is the first of a
+//!   fragment) → the end of the number's earlier life, its bit in the map (nothing that is free on the medium looks alive there), contents
+//!   and bits of the fragments that it points at from the start;
 //! - its name → that initialisation, the bit, the parent's raised count (`befores`): the caller's part, from the returned list;
 //! - its end, one patch that clears all but its generation → `befores` (the clearing of its last name);
 //! - its fragments and its number are free → its end.
@@ -147,6 +148,8 @@ impl Ufs {
         let mut inode = Inode::new(taken.ino, at, disk, Gather::default());
         let link = first.as_ref().map(|first| first.run.start);
         let size = idx(self.sb.version.inode_size());
+        // With the free ones of its fragment: those that are made next join this patch, which what zeroed the table cannot have them do.
+        let end = if taken.has_its_fragment { self.sb.fragment_len() } else { at.1 + size };
         let mut tx = self.cache.lock();
         if let Some(first) = first {
             for (block, contents) in first.blocks.iter().zip(first.contents) {
@@ -154,11 +157,11 @@ impl Ufs {
             }
             befores.extend_from_slice(&first.run.bits);
         }
-        let before = tx.data(&block)[at.1..at.1 + size].to_vec();
-        let generation = self.sb.order.u32(&before, places(self.sb.version).generation);
+        let mut bytes = tx.data(&block)[at.1..end].to_vec();
+        let generation = self.sb.order.u32(&bytes, places(self.sb.version).generation);
         inode.disk.generation = generation.wrapping_add(1).max(1);
-        let mut bytes = vec![0; size];
-        inode.disk.encode_into(&mut bytes, &self.sb);
+        bytes[..size].fill(0);
+        inode.disk.encode_into(&mut bytes[..size], &self.sb);
         let born = inode.put(&mut tx, &block, (0, &bytes), &befores);
         for &bit in &taken.bits {
             inode.gather(&mut tx, bit);

@@ -90,10 +90,6 @@ impl LowLevelFs for Ufs {
         true
     }
 
-    fn moves_blocks(&self) -> bool {
-        true
-    }
-
     fn may_have_lost_blocks(&self, inode: &Inode) -> bool {
         self.is_unclean() && inode.has_blocks(&self.sb)
     }

@@ -24,12 +24,13 @@ use fstitch_core::{
     BlockBuf, BlockKind, BlockNo, Caller, Errno, Error, FileKind, InodeNo, Result, Structure,
 };
 use fstitch_patch::{Block, PatchId, PatchIds, PatchState, Tx};
+use smallvec::SmallVec;
 
 use super::layout::dirent::{
     CHUNK, Entry, HEADER, KIND_AT, LENGTH_AT, NAME_MAX, code_of, entry, entry_size, put_entry,
 };
 use super::volume::{Inode, Ufs};
-use crate::name_index::{Indexed, NameIndex};
+use crate::name_index::{Indexed, NameIndex, Passed};
 use crate::num::{idx64, low32};
 use crate::uhfs::{AttrChange, ClearedName, FreedName, NameSlot};
 use crate::unstable::name_key;
@@ -38,6 +39,9 @@ use crate::unstable::name_key;
 const INO_LEN: usize = 4;
 /// Places in directories are multiples of this.
 const PLACE: u64 = 4;
+
+/// Where names of one hash are, in bytes of the directory.
+type Places = SmallVec<[u64; 1]>;
 
 /// What is kept in memory of a directory in use.
 #[derive(Debug, Default)]
@@ -48,11 +52,13 @@ pub(super) struct DirMemory {
     index: Option<NameIndex>,
     /// An index would take too much memory.
     no_index: bool,
+    passed: Passed,
 }
 
 impl Indexed for DirMemory {
     fn drop_index(&mut self) {
         self.index = None;
+        self.passed = Passed::default();
     }
 }
 
@@ -73,12 +79,22 @@ impl Ufs {
         dir.dir.get_or_init(Arc::default).lock()
     }
 
-    /// Finds a name by the index of a directory that is larger than a fragment, which is made if there is none; `None` where there can be none.
+    /// A search by a walk has passed so many entries.
+    pub(super) fn note_passed(&self, dir: &Inode, entries: usize) {
+        self.dir_memory(dir).passed.note(entries);
+    }
+
+    /// Whether an index pays: the directory is larger than a fragment, or much was passed in it.
+    fn pays_index(&self, dir: &Inode) -> bool {
+        dir.disk.size > u64::from(self.sb.fragment_size) || self.dir_memory(dir).passed.pays(0)
+    }
+
+    /// Finds a name by the index of a directory in which one pays, which is made if there is none; `None` where there can be none.
     pub(super) fn find_by_index(&self, dir: &Inode, name: &[u8]) -> Result<Option<Option<NameSlot>>> {
-        if dir.disk.size <= u64::from(self.sb.fragment_size) || !self.make_index(dir)? {
+        if !self.pays_index(dir) || !self.make_index(dir)? {
             return Ok(None);
         }
-        let places: Vec<u64> = match &self.dir_memory(dir).index {
+        let places: Places = match &self.dir_memory(dir).index {
             Some(index) => index.candidates(name).map(|at| u64::from(at) * PLACE).collect(),
             // Others had more need of the memory.
             None => return Ok(None),
@@ -127,7 +143,7 @@ impl Ufs {
     /// Where in the directory a slot is, if the index knows.
     fn place_of(&self, dir: &Inode, slot: &NameSlot, name: &[u8]) -> Result<Option<u64>> {
         let fragment = u64::from(self.sb.fragment_size);
-        let places: Vec<u64> = match &self.dir_memory(dir).index {
+        let places: Places = match &self.dir_memory(dir).index {
             Some(index) => index.candidates(name).map(|at| u64::from(at) * PLACE).collect(),
             None => return Ok(None),
         };
@@ -309,8 +325,9 @@ impl Ufs {
         let rest = room.len - need;
         let splits = rest > HEADER;
         let len = if splits { need } else { room.len };
-        let mut bytes = vec![0; if splits { need + HEADER } else { need }];
-        put_entry(&mut bytes, (0, len), (name, Some(kind)), self.manner());
+        let mut bytes = [0; CHUNK];
+        let bytes = &mut bytes[..if splits { need + HEADER } else { need }];
+        put_entry(bytes, (0, len), (name, Some(kind)), self.manner());
         if splits {
             put_entry(&mut bytes[need..], (0, rest), (b"", None), self.manner());
         }

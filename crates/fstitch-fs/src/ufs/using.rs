@@ -12,13 +12,9 @@ use fstitch_patch::{Block, PatchId, PatchIds, Tx};
 
 use super::groups::OpenGroup;
 use super::layout::group::{Clusters, at as group};
-use super::layout::superblock::{Totals, Version, at, flag};
+use super::layout::superblock::{FLAGS_UPDATED, OLD_FLAGS, Totals, Version, at, flag};
 use super::volume::Ufs;
 use crate::num::{idx, idx64, low32, small};
-
-/// The bit of the old flags that says that there are new ones, and those that both have.
-const OLD_FLAGS_UPDATED: u8 = 0x80;
-const OLD_FLAGS: u32 = 0x7f;
 
 /// The superblock's fragments, in the cache.
 struct Super {
@@ -75,7 +71,7 @@ impl Ufs {
         let mut patches = blocks.put(tx, (at::FLAGS, &self.words(&[u64::from(flags)], false)), befores);
         if self.sb.version == Version::One {
             let old = u8::try_from(flags & OLD_FLAGS).unwrap_or(0);
-            patches.extend(blocks.put(tx, (at::OLD_FLAGS, &[old | OLD_FLAGS_UPDATED]), befores));
+            patches.extend(blocks.put(tx, (at::OLD_FLAGS, &[old | FLAGS_UPDATED]), befores));
         }
         patches
     }
@@ -174,19 +170,19 @@ impl Ufs {
             self.cache.read(BlockNo(self.sb.summaries.0 + place / fragment), BlockKind::GroupDescriptor)?;
         let (runs, sums, map) = self.free_runs(open);
         let now = self.now_secs();
+        let part = self.group_part(open, 0..idx(self.sb.group_size))?;
         let mut tx = self.cache.lock();
-        let mut patches = open.put(&mut tx, group::CS, &bytes, &[]);
-        patches.extend(open.put(&mut tx, group::FRSUM, &self.words(&runs, false), &[]));
+        let mut put = |at: usize, bytes: &[u8]| open.put((&mut tx, &part), at, bytes, &[]);
+        let mut patches = put(group::CS, &bytes);
+        patches.extend(put(group::FRSUM, &self.words(&runs, false)));
         if let Some(Clusters { sums: sums_at, map: map_at, .. }) = open.read.clusters {
             // What is said of runs of length 0 lies in the map before it.
-            patches.extend(open.put(&mut tx, sums_at + 4, &self.words(&sums[1..], false), &[]));
-            patches.extend(open.put(&mut tx, map_at, &map, &[]));
+            patches.extend(put(sums_at + 4, &self.words(&sums[1..], false)));
+            patches.extend(put(map_at, &map));
         }
         match self.sb.version {
-            Version::One => {
-                patches.extend(open.put(&mut tx, group::OLD_TIME, &self.words(&[now], false), &[]))
-            }
-            Version::Two => patches.extend(open.put(&mut tx, group::TIME, &self.words(&[now], true), &[])),
+            Version::One => patches.extend(put(group::OLD_TIME, &self.words(&[now], false))),
+            Version::Two => patches.extend(put(group::TIME, &self.words(&[now], true))),
         }
         let at = idx64(place % fragment);
         let before = open.read.totals;

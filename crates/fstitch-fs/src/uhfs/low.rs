@@ -377,7 +377,7 @@ pub trait LowLevelFs: Send + Sync + 'static {
         let _ = inode;
         PatchIds::new()
     }
-    /// Whether [`LowLevelFs::writable`] or an allocation moves blocks: no volume can be in a file then.
+    /// Whether [`LowLevelFs::writable`], or an allocation within the file's length, moves blocks: no volume can be in a file then.
     fn moves_blocks(&self) -> bool {
         false
     }

@@ -15,6 +15,7 @@ mod placed;
 mod planted;
 mod repair;
 mod same;
+mod stacked;
 #[path = "../check/support.rs"]
 #[expect(dead_code, reason = "shared with the tests of the checker")]
 mod support;

@@ -143,6 +143,40 @@ fn what_is_written_together_lies_together_while_there_are_enough_whole_blocks() 
     assert!(checked(&medium.image()).unwrap().is_clean());
 }
 
+/// The search for blocks that are used in part goes on where it was last.
+#[test]
+fn what_is_freed_behind_the_search_is_found_on_a_full_volume() {
+    let medium = made(Version::Two, Order::Little);
+    let (fs, caller) = (mounted(&medium), Caller::default());
+    let write = |name: &str, len: usize| {
+        let ino = file(&fs, fs.root(), name);
+        (ino, fs.write(&caller, ino, 0, &vec![b'w'; len]))
+    };
+    let (early, done) = write("early", 100);
+    done.unwrap();
+    for no in 0..80 {
+        write(&format!("whole-{no}"), 4096).1.unwrap();
+    }
+    let (late, done) = write("late", 100);
+    done.unwrap();
+    assert!(place(&fs, early) / 8 + 64 < place(&fs, late) / 8, "far behind it");
+    let ends: Vec<InodeNo> = (0..200).map(|no| file(&fs, fs.root(), &format!("end-{no}"))).collect();
+    let long = file(&fs, fs.root(), "long");
+    let mut at = 0;
+    while let Ok(done) = fs.write(&caller, long, at, &[b'l'; 4096]) {
+        at += u64::try_from(done).unwrap();
+    }
+    let refused = ends.into_iter().find(|&ino| fs.write(&caller, ino, 0, &[b'w'; 100]).is_err());
+    let refused = refused.expect("less room than that");
+    assert_eq!(fs.statfs().unwrap().blocks_free, 0);
+    fs.unlink(&caller, fs.root(), b"early").unwrap();
+    fs.forget(early, 1);
+    fs.sync().unwrap();
+    assert_eq!(fs.write(&caller, refused, 0, &[b'w'; 100]).unwrap(), 100);
+    fs.unmount().unwrap();
+    assert!(checked(&medium.image()).unwrap().is_clean());
+}
+
 #[test]
 fn room_of_names_is_used_again_and_they_are_not_found_any_more() {
     let medium = made(Version::One, Order::Big);

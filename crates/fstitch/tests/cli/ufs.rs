@@ -32,6 +32,18 @@ fn a_volume_of_makefs_is_mounted_copied_from_and_checked() {
         assert_eq!(fstitch(&format!("cat {image}:/small")).ok(), "a few bytes");
         fstitch(&format!("tune -L shelf {image}")).ok();
         assert!(fstitch(&format!("info {image}")).ok().contains("shelf"));
+        fstitch(&format!("tune -O softdep,acls -m 3 {image}")).ok();
+        assert_eq!(
+            json(fstitch(&format!("info --json {image}")))["flags"],
+            serde_json::json!(["soft updates", "ACLs"])
+        );
+        fstitch(&format!("tune -O ^softdep,-acls {image}")).ok();
+        assert_eq!(json(fstitch(&format!("info --json {image}")))["flags"], serde_json::json!([]));
+        for (asked, why) in [("-O dir_index", "`softdep` and `acls`"), ("-r 100", "no such setting")] {
+            let ran = fstitch(&format!("tune {asked} {image}"));
+            assert!(ran.code != 0 && ran.err.contains(why), "{ran:?}");
+        }
+        assert!(fstitch(&format!("fsck -fn {image}")).ok().contains("nothing wrong"));
         let before = fs::read(place.at("u.img")).unwrap();
         if let Some(mounted) =
             Mounted::new("-o ro", &image, &place.directory(&format!("mnt-{version}{order}")))

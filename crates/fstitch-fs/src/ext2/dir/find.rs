@@ -12,10 +12,6 @@ use crate::ext2::layout::dirent::{EntryView, NAME_MAX};
 use crate::ext2::num::{idx64, small};
 use crate::uhfs::NameSlot;
 
-/// A name that is found, or missed, within so many entries is found at once.
-const FEW: usize = 24;
-/// Directories get an index when so many entries more than those few were passed in all.
-const PASSED_MAX: usize = 512;
 /// Bytes of an entry with a name of a usual length.
 const ENTRY_USUAL: usize = 24;
 
@@ -62,9 +58,9 @@ impl Ext2 {
         let all = if self.has_tree(dir, memory) {
             memory.list().len() * self.block_size() / ENTRY_USUAL
         } else {
-            PASSED_MAX
+            0
         };
-        memory.passed > all.max(PASSED_MAX)
+        memory.passed.pays(all)
     }
 
     /// Finds a name by a walk along the entries, of which it passes so many.
@@ -222,7 +218,7 @@ impl Ext2 {
 impl DirMemory {
     /// So many entries were passed in search of a name.
     pub(super) fn note_passed(&mut self, passed: usize) {
-        self.passed = self.passed.saturating_add(passed.saturating_sub(FEW));
+        self.passed.note(passed);
     }
 }
 
@@ -288,6 +284,6 @@ mod tests {
             assert!(volume.find(&dir, &name(no)).unwrap().is_some(), "{no}");
         }
         let memory = dir.dir.get().unwrap().lock();
-        assert!(memory.passed > PASSED_MAX && memory.index.is_none());
+        assert!(memory.passed.pays(0) && memory.index.is_none());
     }
 }

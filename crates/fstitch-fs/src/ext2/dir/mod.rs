@@ -35,7 +35,7 @@ use super::layout::dirent::{self, Entries};
 use super::num::wide;
 use super::volume::Ext2;
 
-use crate::name_index::{Indexed, NameIndex};
+use crate::name_index::{Indexed, NameIndex, Passed};
 pub(super) use add::NewName;
 use room::{Found, Last, Room, Rooms};
 pub(super) use split::SPLIT_BLOCKS;
@@ -53,8 +53,7 @@ pub(super) struct DirMemory {
     last: Last,
     /// The positions of the blocks in which names were found last.
     found: [usize; 2],
-    /// Entries passed in search of names, those few that cost nothing not counted.
-    passed: usize,
+    passed: Passed,
     index: Option<NameIndex>,
     /// An index would take too much memory, or something is damaged.
     no_index: bool,
@@ -70,7 +69,7 @@ impl Indexed for DirMemory {
     /// Does without an index until many entries were passed again.
     fn drop_index(&mut self) {
         self.index = None;
-        self.passed = 0;
+        self.passed = Passed::default();
     }
 }
 

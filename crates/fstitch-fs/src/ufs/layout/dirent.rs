@@ -138,11 +138,16 @@ pub fn entry(bytes: &[u8], at: usize, block: BlockNo, manner: Manner) -> Result<
 }
 
 /// The used entry of a name among `bytes`, which are the beginning of the fragment `block` of a directory. Of the others only what leads
-/// to the next one is looked at.
+/// to the next one is looked at; `passed` grows by their number.
 ///
 /// # Errors
 /// As [`entry`].
-pub fn find<'b>(bytes: &'b [u8], name: &[u8], block: BlockNo, manner: Manner) -> Result<Option<Entry<'b>>> {
+pub fn find<'b>(
+    bytes: &'b [u8],
+    name: &[u8],
+    (block, manner): (BlockNo, Manner),
+    passed: &mut usize,
+) -> Result<Option<Entry<'b>>> {
     let mut at = 0;
     while at < bytes.len() {
         let left = (CHUNK - at % CHUNK).min(bytes.len() - at);
@@ -163,6 +168,7 @@ pub fn find<'b>(bytes: &'b [u8], name: &[u8], block: BlockNo, manner: Manner) ->
             }
         }
         at += len;
+        *passed += 1;
     }
     Ok(None)
 }

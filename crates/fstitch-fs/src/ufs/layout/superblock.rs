@@ -32,6 +32,8 @@ const SNAPSHOTS: usize = 20;
 const BLOCKS_ONE: u64 = 0x4000_0000;
 /// The bit of the old flags that says that there are new ones.
 pub(in crate::ufs) const FLAGS_UPDATED: u8 = 0x80;
+/// Those that both have.
+pub(in crate::ufs) const OLD_FLAGS: u32 = 0x7f;
 
 /// What a volume was doing, and has.
 pub mod flag {

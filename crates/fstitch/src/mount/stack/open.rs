@@ -205,7 +205,7 @@ impl Opening<'_> {
         ))
     }
 
-    /// Recovers a volume that was not unmounted.
+    /// Recovers a volume that was not unmounted, or mends what that has left.
     fn recover(
         &self,
         volume: &check::Volume,
@@ -214,6 +214,13 @@ impl Opening<'_> {
     ) -> Result<()> {
         let external = external.map(|external| &*external.device);
         if !is_to_be_recovered(volume, (&*blocks.device, external), self.plan.block_size)? {
+            let done = match volume.options.read_only {
+                true => None,
+                false => format.settle(&*blocks.device, crate::epoch::now()?, &mut || {})?,
+            };
+            if let Some(done) = done {
+                tracing::warn!("volume `{}`: {done}", volume.name);
+            }
             return Ok(());
         }
         match crate::recovery::recover_with(format, &*blocks.device, external)? {

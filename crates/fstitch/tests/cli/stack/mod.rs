@@ -41,6 +41,28 @@ consistency = "INNER"
 mount = "home"
 "#;
 
+/// A volume in a file of another one, without journals of their own devices.
+const OF_TWO: &str = r#"
+[[device]]
+name = "disk"
+path = "disk.img"
+
+[[volume]]
+name = "root"
+device = "disk"
+mount = "root"
+
+[[device]]
+name = "home image"
+volume = "root"
+file = "/home.img"
+
+[[volume]]
+name = "home"
+device = "home image"
+mount = "home"
+"#;
+
 /// A stack on its way through a test; whatever is still mounted goes with it.
 struct Stack {
     file: String,
@@ -177,6 +199,47 @@ fn figure_6_works_with_every_pair_of_mechanisms() {
         judge(&place);
         has_worked(&fstitch(&format!("ls {}:/dir", place.text("home.img"))));
         has_worked(&fstitch(&format!("ls {}:/dir", place.text("disk.img"))));
+    }
+}
+
+#[test]
+fn ufs_volumes_hold_others_and_lie_in_them() {
+    let ufs = "-b 8192 -f 1024";
+    for (outer, inner) in [
+        (format!("ufs2 {ufs}"), "ext2 -b 1024".to_owned()),
+        ("ext3 -b 1024".to_owned(), format!("ufs2 {ufs}")),
+        (format!("ufs1 --order big {ufs}"), format!("ufs2 {ufs}")),
+    ] {
+        let place = Place::new();
+        let at = |name: &str| place.text(name);
+        fstitch(&format!("mkfs {outer} -q {} 32M", at("disk.img"))).ok();
+        fstitch(&format!("mkfs {inner} -q {} 12M", at("home.img"))).ok();
+        fstitch(&format!("cp {} {}:/", at("home.img"), at("disk.img"))).ok();
+        fs::remove_file(place.at("home.img")).unwrap();
+        place.directory("root");
+        place.directory("home");
+        let (text, mounts) = (OF_TWO, ["root", "home"]);
+        let Some(stack) = Stack::mount(&place, text, &mounts) else { return };
+        work(place.at("home"));
+        work(place.at("root"));
+        fs::write(place.at("home/not synced"), vec![1; 100_000]).unwrap();
+        let pid = stack.pid().unwrap();
+        run("kill", ["-9", &pid.to_string()]).ok();
+        wait_until("the process is dead", || is_dead(pid));
+        let Some(again) = Stack::mount(&place, text, &mounts) else { return };
+        for at in mounts {
+            assert_eq!(fs::read(place.at(at).join("dir/1")).unwrap(), vec![1; 9_000]);
+            assert!(!place.at(at).join("dir/3").exists());
+        }
+        again.end();
+        drop(stack);
+        // What soft updates leave on ext2 is reclaimed in the background, and unmounting stops that.
+        fstitch(&format!("fsck -fp {}", at("disk.img")));
+        fstitch(&format!("fsck -fn {}", at("disk.img"))).ok();
+        fstitch(&format!("cp {}:/home.img {}", at("disk.img"), at("home.img"))).ok();
+        fstitch(&format!("fsck -fp {}", at("home.img")));
+        fstitch(&format!("fsck -fn {}", at("home.img"))).ok();
+        has_worked(&fstitch(&format!("ls {}:/dir", at("home.img"))));
     }
 }
 
