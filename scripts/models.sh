@@ -6,8 +6,8 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 export PROPTEST_CASES=${1:-5000}
 cargo test --release --no-fail-fast -p fstitch-fs --test fs
-cargo test --release --no-fail-fast -p fstitch-bpfs --test model --test library
-cargo test --release --no-fail-fast -p fstitch-minixlld --test model
+cargo test --release --no-fail-fast -p fstitch-bpfs --test bpfs -- model:: library::
+cargo test --release --no-fail-fast -p fstitch-minixlld --test minixlld model::
 cargo test --release --no-fail-fast -p fstitch-patch -p fstitch-lld -p fstitch-shepherd --lib
 # What CI takes samples of.
 FSTITCH_WHOLE=1 FSTITCH_CRASH_SEEDS=0..48 cargo test --release --no-fail-fast -p fstitch-fs --test check --test crash

@@ -46,7 +46,11 @@ pub const SHEPHERD: Subject = Subject {
         Job {
             name: "one disk: random programs, cut everywhere and again in recovery, homes lost, spares worn out",
             package: "fstitch-shepherd",
-            asked: Asked::Test("crash", "every_cut_leaves_versions_and_their_copies", &[SEEDS, CHOICES]),
+            asked: Asked::Test(
+                "shepherd",
+                "crash::every_cut_leaves_versions_and_their_copies",
+                &[SEEDS, CHOICES],
+            ),
             total: 200,
             piece: 10,
         },
@@ -54,8 +58,8 @@ pub const SHEPHERD: Subject = Subject {
             name: "one disk: a failure of every write and flush, once and for ever, cut everywhere",
             package: "fstitch-shepherd",
             asked: Asked::Test(
-                "crash",
-                "a_fault_in_any_write_or_flush",
+                "shepherd",
+                "crash::a_fault_in_any_write_or_flush",
                 &[SEEDS, CHOICES, ("FSTITCH_CRASH_EVERY", "1")],
             ),
             total: 64,
@@ -65,8 +69,8 @@ pub const SHEPHERD: Subject = Subject {
             name: "two to four disks: every death and failure at a write or flush of any of them, cut everywhere",
             package: "fstitch-shepherd",
             asked: Asked::Test(
-                "arrays",
-                "every_cut_leaves_versions_on",
+                "shepherd",
+                "arrays::every_cut_leaves_versions_on",
                 &[SEEDS, ("FSTITCH_CRASH_EVERY", "1"), ("FSTITCH_CRASH_CHOICES", "24")],
             ),
             total: 15,
@@ -128,20 +132,20 @@ pub const BPFS: Subject = Subject {
     jobs: &[
         bpfs(
             "every operation, cut at every store",
-            "every_operation_survives_at",
+            "crash::every_operation_survives_at",
             &[("FSTITCH_CRASH_STEP", "1")],
             1,
             1,
         ),
         bpfs(
             "every operation, subsets of every epoch",
-            "every_operation_survives_in",
+            "crash::every_operation_survives_in",
             &[("FSTITCH_CRASH_STEP", "1")],
             1,
             1,
         ),
-        bpfs("every two operations", "pairs_of_operations", &[("FSTITCH_CRASH_STEP", "1")], 1, 1),
-        bpfs("random programs", "random_programs", &[SEEDS], 5300, 100),
+        bpfs("every two operations", "crash::pairs_of_operations", &[("FSTITCH_CRASH_STEP", "1")], 1, 1),
+        bpfs("random programs", "crash::random_programs", &[SEEDS], 5300, 100),
     ],
 };
 
@@ -152,7 +156,7 @@ const fn bpfs(
     total: u64,
     piece: u64,
 ) -> Job {
-    Job { name, package: "fstitch-bpfs", asked: Asked::Test("crash", test, variables), total, piece }
+    Job { name, package: "fstitch-bpfs", asked: Asked::Test("bpfs", test, variables), total, piece }
 }
 
 /// A long run: what it is called, what is run, how many of what there are and how many to a piece.
@@ -212,14 +216,14 @@ const LLD_JOBS: [Job; 12] = [
     Job {
         name: "model: concurrent units, all visibilities (operations, and a failure every 29)",
         package: "fstitch-lld",
-        asked: Asked::Test("units", "units_see", &[("FSTITCH_LLD_PROGRAMS", "{first}..{end}")]),
+        asked: Asked::Test("lld", "units::units_see", &[("FSTITCH_LLD_PROGRAMS", "{first}..{end}")]),
         total: 1800,
         piece: 600,
     },
     Job {
         name: "damaged images",
         package: "fstitch-lld",
-        asked: Asked::Test("damage", "damage_is", &[("FSTITCH_LLD_IMAGES", "{first}..{end}")]),
+        asked: Asked::Test("lld", "damage::damage_is", &[("FSTITCH_LLD_IMAGES", "{first}..{end}")]),
         total: 10_000,
         piece: 5_000,
     },

@@ -12,10 +12,10 @@
 
 #![allow(clippy::unwrap_used, reason = "it fails where it cannot go on")]
 
-#[path = "../tests/support/rows.rs"]
+#[path = "../tests/bpfs/support/rows.rs"]
 #[allow(dead_code, reason = "the test uses the rest of it")]
 mod rows;
-#[path = "../tests/support/mod.rs"]
+#[path = "../tests/bpfs/support/mod.rs"]
 mod support;
 
 use std::collections::BTreeSet;

@@ -14,9 +14,9 @@
 #[path = "../../fstitch-fs/tests/fs/driver.rs"]
 #[allow(dead_code, reason = "tests use the rest of it")]
 mod driver;
-#[path = "../tests/support/operations.rs"]
+#[path = "../tests/bpfs/support/operations.rs"]
 mod operations;
-#[path = "../tests/support/mod.rs"]
+#[path = "../tests/bpfs/support/mod.rs"]
 mod support;
 
 use std::fs::File;

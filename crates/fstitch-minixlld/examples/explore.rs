@@ -3,7 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a wrong argument ends it")]
 
-#[path = "../tests/support/mod.rs"]
+#[path = "../tests/minixlld/support/mod.rs"]
 mod support;
 
 use std::ops::ControlFlow;

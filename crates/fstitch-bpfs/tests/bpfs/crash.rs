@@ -6,27 +6,16 @@
 //! Under write-through each prefix of the stores is a state, word by word within those that are longer. Under epochs each set of words
 //! of those that are between two fences may be durable: without one, one alone, and random ones.
 
-#![allow(clippy::unwrap_used, reason = "a test fails where it cannot go on")]
-
-#[path = "../../fstitch-fs/tests/fs/driver.rs"]
-#[allow(dead_code, reason = "other tests use the rest of it")]
-mod driver;
-#[path = "support/image.rs"]
-mod image;
-#[path = "support/operations.rs"]
-mod operations;
-mod support;
-
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use driver::{Leaf, Op, Side};
+use crate::driver::{Leaf, Op, Side};
+use crate::image::Image;
+use crate::operations::{operations, preparations, target};
+use crate::support::{Event, Log, check, clock, empty, options, watched};
 use fstitch_bpfs::{Bpfs, Caching, Medium, Optimizations, Options};
 use fstitch_core::{FileSystem, ManualClock, Seed};
-use image::Image;
-use operations::{operations, preparations, target};
-use support::{Event, Log, check, clock, empty, options, watched};
 
 type Tree = BTreeMap<Vec<u8>, Leaf>;
 
@@ -71,7 +60,7 @@ fn prepared(one_time: bool) -> Vec<u8> {
     for op in preparations() {
         clock.advance(Duration::from_secs(u64::from(!one_time)));
         let answer = side.run(&op);
-        assert!(!matches!(answer, driver::Answer::Failed(_)), "{op:?}: {answer:?}");
+        assert!(!matches!(answer, crate::driver::Answer::Failed(_)), "{op:?}: {answer:?}");
     }
     drop(side);
     check(&fs);

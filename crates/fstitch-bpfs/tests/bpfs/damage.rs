@@ -2,15 +2,11 @@
 //!
 //! `FSTITCH_BPFS_IMAGES=0..10000` looks at so many.
 
-#![allow(clippy::unwrap_used, reason = "a test fails where it cannot go on")]
-
-mod support;
-
 use std::sync::Arc;
 
+use crate::support::{CALLER, EARLIER, clock, create, empty, options, watched};
 use fstitch_bpfs::{Bpfs, Medium, Optimizations, identify};
 use fstitch_core::{FileKind, FileSystem, InodeNo, Seed};
-use support::{CALLER, EARLIER, clock, create, empty, options, watched};
 
 fn filled() -> Vec<u8> {
     let (fs, _) = watched(&empty(1 << 20), options(Optimizations::ALL), &clock());

@@ -3,15 +3,11 @@
 //! What it prevents: attributes whose blocks are free while they are used, contents of an earlier life, and room that an operation which
 //! had none has kept.
 
-#![allow(clippy::unwrap_used, reason = "a test fails where it cannot go on")]
-
-mod support;
-
 use std::time::Duration;
 
+use crate::support::{CALLER, Event, check, clock, create, empty, options, watched};
 use fstitch_bpfs::{Bpfs, Medium, Optimizations};
 use fstitch_core::{Errno, FileSystem, InodeNo, SetAttr, XattrSetMode};
-use support::{CALLER, Event, check, clock, create, empty, options, watched};
 
 const COLUMNS: [Optimizations; 6] = [
     Optimizations::SHADOW_PAGING,

@@ -3,15 +3,9 @@
 //!
 //! What it prevents: an operation that copies what it need not. The table of the page is what this prints.
 
-#![allow(clippy::unwrap_used, reason = "a test fails where it cannot go on")]
-
-#[path = "support/rows.rs"]
-mod rows;
-mod support;
-
+use crate::rows::{COLUMNS, ROWS, Row, mounted, prepare};
+use crate::support::{clock, empty, watched};
 use fstitch_bpfs::{Counts, Optimizations};
-use rows::{COLUMNS, ROWS, Row, mounted, prepare};
-use support::{clock, empty, watched};
 
 const APPEND_ALONE: Optimizations = Optimizations { append: true, ..Optimizations::SHORT_CIRCUIT };
 

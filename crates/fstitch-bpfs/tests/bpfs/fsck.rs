@@ -5,22 +5,16 @@
 //!
 //! `FSTITCH_BPFS_FSCK=0..10000` damages so many images.
 
-#![allow(clippy::unwrap_used, reason = "a test fails where it cannot go on")]
-
-#[path = "support/device.rs"]
-mod on_device;
-mod support;
-
 use std::sync::Arc;
 
+use crate::on_device::{device, on_device, open};
+use crate::support::{CALLER, clock, create};
 use fstitch_bpfs::{Bpfs, Durability, Options, fsck};
 use fstitch_core::num::to_u64;
 use fstitch_core::{
     FileSystem, InodeNo, Le, MemDevice, RepairMode, RepairOptions, RepairReport, Result, Seed, Timestamp,
     XattrSetMode,
 };
-use on_device::{device, on_device, open};
-use support::{CALLER, clock, create};
 
 fn check(device: &Arc<MemDevice>, mode: RepairMode) -> Result<RepairReport> {
     let now = Timestamp { secs: 1_700_000_000, nanos: 0 };
@@ -75,7 +69,7 @@ fn is_mended(damaged: &Arc<MemDevice>, code: &str) {
     let again = check(damaged, RepairMode::No).unwrap();
     assert!(again.found.is_clean(), "{code}: {again:?}");
     let fs = open(damaged, on_device(Durability::Process));
-    support::check(&fs);
+    crate::support::check(&fs);
 }
 
 #[test]
@@ -173,7 +167,7 @@ fn a_mount_of_many_files_sees_what_each_of_them_has() {
     drop(fs);
     let fs = open(&made, on_device(Durability::Process));
     assert!(inodes.iter().map(|ino| seen(&fs, ino)).eq(before));
-    support::check(&fs);
+    crate::support::check(&fs);
     drop(fs);
     let image = made.image();
     let root = |number: usize| inode(&image, inodes[number]) + 24;

@@ -4,18 +4,12 @@
 //! What it prevents: half an operation, a lost one that had returned, lines of an earlier lap, a home before its group, a volume that
 //! cannot be mounted.
 
-#![allow(clippy::unwrap_used, reason = "a test fails where it cannot go on")]
-
-#[path = "support/device.rs"]
-mod on_device;
-mod support;
-
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
+use crate::on_device::OnDevice;
 use fstitch_bpfs::Durability;
 use fstitch_crashlab::{Counts, Lab, LabOptions, Level, Limits, Selection, soak, workload};
-use on_device::OnDevice;
 
 /// Programs of a family by environment, as `FSTITCH_BPFS_LAB=10` for ten times as many.
 fn times() -> u64 {

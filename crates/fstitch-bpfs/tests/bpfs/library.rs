@@ -2,16 +2,12 @@
 //!
 //! What it prevents: ranges of one commit of which a crash leaves some, and bytes shown in place that are not those of the file.
 
-#![allow(clippy::unwrap_used, reason = "a test fails where it cannot go on")]
-
-mod support;
-
 use std::sync::Arc;
 
+use crate::support::{CALLER, Event, check, clock, create, empty, options, watched};
 use fstitch_bpfs::{Bpfs, Medium, Optimizations};
 use fstitch_core::{Errno, FileSystem, InodeNo, SetAttr};
 use proptest::prelude::*;
-use support::{CALLER, Event, check, clock, create, empty, options, watched};
 
 const COLUMNS: [Optimizations; 4] = [
     Optimizations::SHADOW_PAGING,

@@ -3,16 +3,7 @@
 //! What it prevents: an operation that returned and is lost, groups of an earlier opening that count again, a write that is longer than the
 //! log, a failure that nobody is told of.
 
-#![allow(clippy::unwrap_used, reason = "a test fails where it cannot go on")]
-
-#[path = "../../fstitch-fs/tests/fs/driver.rs"]
-#[allow(dead_code, reason = "other tests use the rest of it")]
-mod driver;
-#[path = "log/memory.rs"]
 mod memory;
-#[path = "support/device.rs"]
-mod on_device;
-mod support;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -20,7 +11,9 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use driver::{Leaf, Op, Side, Target};
+use crate::driver::{Leaf, Op, Side, Target};
+use crate::on_device::{device, on_device, open};
+use crate::support::{CALLER, create};
 use fstitch_bpfs::{Bpfs, Durability, Options, identify_on};
 use fstitch_core::lock::Place;
 use fstitch_core::schedule::{self, Scheduler};
@@ -28,8 +21,6 @@ use fstitch_core::{
     BlockDevice, BlockNo, BlockRead, BlockWrite, Errno, Error, FileSystem, Geometry, IoOp, MemDevice, Result,
     Seed,
 };
-use on_device::{device, on_device, open};
-use support::{CALLER, create};
 
 /// Blocks and their bytes.
 type Batch = Vec<(u64, Vec<u8>)>;
@@ -129,14 +120,14 @@ type Tree = BTreeMap<Vec<u8>, Leaf>;
 
 fn mount(device: &Arc<Cautious>, durability: Durability) -> Arc<Bpfs> {
     let shared = Arc::<Cautious>::clone(device);
-    Arc::new(Bpfs::open_on(shared, on_device(durability), support::clock()).unwrap())
+    Arc::new(Bpfs::open_on(shared, on_device(durability), crate::support::clock()).unwrap())
 }
 
 /// The tree on a device that nobody has open.
 fn tree_on(device: &Arc<MemDevice>) -> Tree {
     let copy = Arc::new(MemDevice::from_image(512, device.image()));
     let fs = open(&copy, on_device(Durability::Power));
-    support::check(&fs);
+    crate::support::check(&fs);
     Side::new(Arc::new(fs)).tree()
 }
 
@@ -375,7 +366,7 @@ fn an_operation_may_be_longer_than_the_log() {
     let mut read = vec![0; contents.len()];
     assert_eq!(again.read(found, 5, &mut read).unwrap(), contents.len());
     assert!(read == contents);
-    support::check(&again);
+    crate::support::check(&again);
 }
 
 /// Group A arrives, B does not, C does: C must not count when another group has taken the place of B.

@@ -2,25 +2,16 @@
 //!
 //! What it prevents: an answer that Linux does not give, an inode that leaks, a change that a remount forgets.
 
-#![allow(clippy::unwrap_used, reason = "a test fails where it cannot go on")]
-
-#[path = "../../fstitch-fs/tests/fs/driver.rs"]
-#[allow(dead_code, reason = "other tests use the rest of it")]
-mod driver;
-#[path = "../../fstitch-fs/tests/fs/shape.rs"]
-mod shape;
-mod support;
-
 use std::sync::Arc;
 
-use driver::{Op, Path, Target, compare};
+use crate::driver::{Op, Path, Target, compare};
+use crate::shape::shape;
+use crate::support::{InFile, options};
 use fstitch_bpfs::{Caching, Optimizations, Options};
 use fstitch_core::FileSystem;
 use proptest::prelude::*;
-use shape::shape;
-use support::{InFile, options};
 
-impl driver::Medium for InFile {
+impl crate::driver::Medium for InFile {
     fn mount(&self) -> Arc<dyn FileSystem> {
         Arc::new(Self::mount(self))
     }

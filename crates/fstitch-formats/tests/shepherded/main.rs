@@ -10,15 +10,13 @@
 
 #[path = "../formats/asked.rs"]
 mod asked;
-#[path = "../../../fstitch-shepherd/tests/machine/mod.rs"]
+#[path = "../../../fstitch-shepherd/tests/shepherd/machine/mod.rs"]
 mod machine;
 mod opened;
 mod programs;
 mod rack;
 mod recorded;
 mod reopened;
-#[path = "../../../fstitch-shepherd/tests/machine/said.rs"]
-mod said;
 mod system;
 
 use std::ops::Range;
@@ -101,7 +99,7 @@ fn every_cut_after_a_fault_leaves_what_was_promised_and_its_copies() {
         }
     }
     println!("{faults} faults");
-    said::say(&total);
+    machine::said::say(&total);
     assert!(faults > 0 && total.checked > total.cuts / 4, "{total:?}");
 }
 

@@ -3,8 +3,6 @@
 //! What it prevents: contents that are lost or come back when they are moved, a disk that refuses what it has space for, and a disk that
 //! cannot go on because what is dead is spread over everything.
 
-#![allow(clippy::unwrap_used, reason = "a test fails where it cannot go on")]
-
 use std::sync::Arc;
 
 use fstitch_core::num::{to_u64, to_usize};

@@ -3,8 +3,6 @@
 //! What it prevents: a panic, a hang or wrong contents on a medium whose bytes are no longer what was written; a unit that was flushed and
 //! is gone without a word although its segments are whole.
 
-#![allow(clippy::unwrap_used, reason = "a test fails where it cannot go on")]
-
 use std::ops::Range;
 use std::sync::Arc;
 

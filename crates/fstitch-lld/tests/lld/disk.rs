@@ -3,8 +3,6 @@
 //! What it prevents: an operation that answers something else than the model, contents or lists that differ after a failure from what
 //! they were at one moment before it, and a flush that keeps no promise.
 
-#![allow(clippy::unwrap_used, reason = "a test fails where it cannot go on")]
-
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -3,8 +3,6 @@
 //! What it prevents: contents of the disk before that come back, and a medium that is half the old disk and half the new one when the
 //! making is cut off.
 
-#![allow(clippy::unwrap_used, reason = "a test fails where it cannot go on")]
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 

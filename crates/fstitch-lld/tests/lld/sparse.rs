@@ -3,8 +3,6 @@
 //! What it prevents: contents that a unit has spilled and that are lost, mixed up, or there although the unit never ended; space that is
 //! gone with a unit that was aborted.
 
-#![allow(clippy::unwrap_used, reason = "a test fails where it cannot go on")]
-
 use std::collections::BTreeMap;
 use std::sync::Arc;
 

@@ -3,8 +3,6 @@
 //! What it prevents: a flush for each of those who wait together, contents that a reader gets from a segment that has been given to
 //! somebody else, and a thread that waits for ever after the medium has failed.
 
-#![allow(clippy::unwrap_used, reason = "a test fails where it cannot go on")]
-
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread;

@@ -3,8 +3,6 @@
 //! What it prevents: a unit that sees what is not its own, or does not see what is; an end that does half of it; a failure that leaves
 //! half of it.
 
-#![allow(clippy::unwrap_used, reason = "a test fails where it cannot go on")]
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 

@@ -3,8 +3,6 @@
 //! What it prevents: a volume without its list, or a list without its volume; contents beyond the end that come back; a unit's writes that
 //! others see.
 
-#![allow(clippy::unwrap_used, reason = "a test fails where it cannot go on")]
-
 use std::sync::{Arc, Mutex};
 
 use fstitch_core::{

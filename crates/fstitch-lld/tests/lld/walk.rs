@@ -2,8 +2,6 @@
 //!
 //! What it prevents: clients that must ask for every position of a gap, or that are shown what a unit has deleted.
 
-#![allow(clippy::unwrap_used, reason = "a test fails where it cannot go on")]
-
 use std::sync::Arc;
 
 use fstitch_core::{BlockDevice, Errno, MemDevice};

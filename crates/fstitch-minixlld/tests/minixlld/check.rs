@@ -2,13 +2,9 @@
 //!
 //! What it prevents: a checker that finds nothing because it does not look.
 
-#![allow(clippy::unwrap_used, reason = "a test fails where it cannot go on")]
-
-mod support;
-
+use crate::support::{CALLER, Medium, check, create, mkdir};
 use fstitch_core::FileSystem;
 use fstitch_lld::{At, Disk, ListId};
-use support::{CALLER, Medium, check, create, mkdir};
 
 const ROOT: ListId = 2;
 const KEPT: ListId = 3;
@@ -33,7 +29,7 @@ fn found(damage: impl FnOnce(&Disk, &Made)) -> Vec<&'static str> {
     let fs = medium.mount();
     damage(fs.disk(), &Made { file: file.get(), dir: dir.get() });
     fs.disk().flush().unwrap();
-    let mut options = support::options();
+    let mut options = crate::support::options();
     options.read_only = true;
     let fs = medium.mount_with(options).unwrap();
     fs.check().unwrap().findings.iter().map(|finding| finding.code).collect()

@@ -2,10 +2,7 @@
 //!
 //! What it prevents: a byte that was never written, bytes of the past behind an end, a hole that takes room.
 
-#![allow(clippy::unwrap_used, reason = "a test fails where it cannot go on")]
-
-mod support;
-
+use crate::support::{CALLER, Medium, check, create};
 use fstitch_core::num::{to_u64, to_usize};
 use fstitch_core::{
     Caller, Errno, FallocateMode, FileSystem, InodeFlags, InodeNo, Result, Seed, SeekFrom, SetAttr,
@@ -13,7 +10,6 @@ use fstitch_core::{
 };
 use fstitch_minixlld::{MinixLld, Options};
 use fstitch_posix::time::AtimePolicy;
-use support::{CALLER, Medium, check, create};
 
 fn errno<T>(result: Result<T>) -> Option<Errno> {
     result.err().map(|error| error.errno())
@@ -197,7 +193,7 @@ fn attributes_are_small_or_large() {
 #[test]
 fn reading_changes_the_access_time_as_the_policy_says() {
     let medium = Medium::new(1024, 16 << 20);
-    let options = Options { atime: AtimePolicy::RelAtime, ..support::options() };
+    let options = Options { atime: AtimePolicy::RelAtime, ..crate::support::options() };
     let fs = medium.mount_with(options).unwrap();
     let ino = create(&fs, fs.root(), b"f");
     let before = fs.getattr(ino).unwrap().atime;

@@ -3,19 +3,15 @@
 //!
 //! What it prevents: half an operation, a lost sync, an inode that belongs to nobody, a volume that cannot be mounted.
 
-#![allow(clippy::unwrap_used, reason = "a test fails where it cannot go on")]
-
-mod support;
-
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
+use crate::support::Minix;
 use fstitch_core::{BlockDevice, BlockNo, BlockRead, BlockWrite, CheckReport, Geometry, Result};
 use fstitch_crashlab::medium::Base;
 use fstitch_crashlab::{
     Counts, Lab, LabOptions, Level, Limits, Mounted, Promise, Selection, System, soak, workload,
 };
-use support::Minix;
 
 /// Runs a sample of a family at every level.
 fn run(family: &str, draws: u64, choices: u64) -> Counts {

@@ -2,16 +2,12 @@
 //!
 //! What it prevents: room that nobody gives back, a file that is freed while somebody reads it, half an operation on a full disk.
 
-#![allow(clippy::unwrap_used, reason = "a test fails where it cannot go on")]
-
-mod support;
-
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use crate::support::{CALLER, Medium, check, create, mkdir, names};
 use fstitch_core::num::to_u64;
 use fstitch_core::{Errno, FileSystem, InodeNo, RenameMode, Result};
 use fstitch_minixlld::{MinixLld, Options};
-use support::{CALLER, Medium, check, create, mkdir, names};
 
 fn errno<T>(result: Result<T>) -> Option<Errno> {
     result.err().map(|error| error.errno())
@@ -72,7 +68,7 @@ fn a_crash_leaves_nothing_of_files_without_names() {
     fs.sync().unwrap();
     let cut = medium.cut();
     // Who only looks finds them in order, and frees none.
-    let looking = cut.mount_with(Options { read_only: true, ..support::options() }).unwrap();
+    let looking = cut.mount_with(Options { read_only: true, ..crate::support::options() }).unwrap();
     check(&looking);
     assert_eq!(errno(looking.getattr(nameless)), Some(Errno::STALE));
     assert_eq!(errno(looking.unlink(&CALLER, looking.root(), b"f")), Some(Errno::ROFS));
@@ -97,7 +93,7 @@ fn unmounting_frees_what_has_no_name() {
     fs.unlink(&CALLER, fs.root(), b"f").unwrap();
     fs.unmount().unwrap();
     assert_eq!(errno(fs.mknod(&CALLER, fs.root(), b"x", 0o100_644, 0)), Some(Errno::ROFS));
-    let fs = medium.mount_with(Options { read_only: true, ..support::options() }).unwrap();
+    let fs = medium.mount_with(Options { read_only: true, ..crate::support::options() }).unwrap();
     assert_eq!(lists(&fs), 3);
 }
 

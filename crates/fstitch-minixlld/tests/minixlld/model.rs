@@ -2,27 +2,18 @@
 //!
 //! What it prevents: an answer that Linux does not give, an inode that leaks, a change that a remount forgets.
 
-#![allow(clippy::unwrap_used, reason = "a test fails where it cannot go on")]
-
-#[path = "../../fstitch-fs/tests/fs/driver.rs"]
-#[allow(dead_code, reason = "other tests use the rest of it")]
-mod driver;
-#[path = "../../fstitch-fs/tests/fs/shape.rs"]
-mod shape;
-mod support;
-
 use std::sync::Arc;
 
-use driver::{Op, Path, Target, compare};
+use crate::driver::{Op, Path, Target, compare};
+use crate::shape::shape;
+use crate::support::Medium;
 use fstitch_core::FileSystem;
 use proptest::prelude::*;
-use shape::shape;
-use support::Medium;
 
-impl driver::Medium for Medium {
+impl crate::driver::Medium for Medium {
     fn mount(&self) -> Arc<dyn FileSystem> {
         let fs = Self::mount(self);
-        support::check(&fs);
+        crate::support::check(&fs);
         Arc::new(fs)
     }
 
@@ -124,7 +115,7 @@ proptest! {
         let medium = Medium::new(block_size, 96 << 20);
         compare(&medium, block_size, &medium.clock, &ops);
         // No inode is left that nobody names.
-        support::check(&medium.mount());
+        crate::support::check(&medium.mount());
     }
 }
 
@@ -139,6 +130,6 @@ proptest! {
         let block_size = 512 << size;
         let medium = Medium::new(block_size, 96 << 20);
         compare(&medium, block_size, &medium.clock, &ops);
-        support::check(&medium.mount());
+        crate::support::check(&medium.mount());
     }
 }

@@ -3,15 +3,11 @@
 //! What it prevents: a name that is lost when leaves are split or joined, a listing that shows a name twice or not at all, a directory
 //! inside itself.
 
-#![allow(clippy::unwrap_used, reason = "a test fails where it cannot go on")]
-
-mod support;
-
 use std::collections::BTreeSet;
 
+use crate::support::{CALLER, Medium, check, create, mkdir, names};
 use fstitch_core::{Errno, FileSystem, InodeNo, RenameMode, Result, Seed};
 use fstitch_minixlld::MinixLld;
-use support::{CALLER, Medium, check, create, mkdir, names};
 
 fn errno<T>(result: Result<T>) -> Option<Errno> {
     result.err().map(|error| error.errno())

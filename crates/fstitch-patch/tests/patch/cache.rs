@@ -3,8 +3,6 @@
 //! What it prevents: more device flushes than the graph is deep, a sync that writes what it need not or misses
 //! what it must, changes lost silently after a failed write, memory beyond the limit, and blocks read twice.
 
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on should fail")]
-
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

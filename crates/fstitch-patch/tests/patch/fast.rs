@@ -3,8 +3,6 @@
 //! What it prevents: a change that is lost or read otherwise than the reference reads it; one that counts although its commit was torn,
 //! or is of another lap; a log that is emptied with fast commits behind it; bytes that make the reader panic or read for ever.
 
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on should fail")]
-
 use std::fmt::Write;
 
 use fstitch_core::{BlockDevice, BlockKind, BlockNo, BlockWrite, Error, Le, MemDevice, Seed};

@@ -3,8 +3,6 @@
 //! What it prevents: a flusher that panics because a block's place went to another one between two looks, which ends every
 //! mount; and, should it ever panic, somebody who waits for ever, a sync that succeeds, or contents that cannot be read any more.
 
-#![allow(clippy::unwrap_used)]
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;

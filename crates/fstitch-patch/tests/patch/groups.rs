@@ -3,8 +3,6 @@
 //! What it prevents: an order that is lost on the way through a group, a group that holds blocks back, a cycle with a
 //! journal's transactions. Random programs are the crash laboratory's.
 
-#![allow(clippy::unwrap_used)]
-
 use std::sync::Arc;
 use std::time::Duration;
 

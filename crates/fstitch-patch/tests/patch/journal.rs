@@ -1,8 +1,6 @@
 //! A replay that brings home what was never committed, forgets what was, or trusts what damage says would ruin the
 //! volume that the journal protects.
 
-#![allow(clippy::unwrap_used)]
-
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 

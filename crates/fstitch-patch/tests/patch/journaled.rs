@@ -3,8 +3,6 @@
 //! What it prevents: a home block written before its transaction, a transaction half there, contents that are newer or
 //! older than what points at them, log blocks overwritten too early, old copies over new contents, a full log that stops.
 
-#![allow(clippy::unwrap_used)]
-
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;

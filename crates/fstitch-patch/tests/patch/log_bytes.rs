@@ -1,8 +1,6 @@
 //! The bytes of a log, as other systems read them: a writer that changes its mind about one of them would write journals that
 //! `e2fsck` and Linux take for something else.
 
-#![allow(clippy::unwrap_used)]
-
 use std::sync::Arc;
 use std::time::Duration;
 

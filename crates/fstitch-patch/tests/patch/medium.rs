@@ -3,8 +3,6 @@
 //! What it prevents: a change that is stable before it can be found, a wait without an end, and one bad block that takes the rest of
 //! the device with it or passes unnoticed.
 
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on should fail")]
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;

@@ -2,8 +2,6 @@
 //!
 //! What it prevents: a sync that fails, or never ends, because others go on working.
 
-#![allow(clippy::unwrap_used)]
-
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 

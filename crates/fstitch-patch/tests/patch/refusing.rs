@@ -3,8 +3,6 @@
 //! What it prevents: an operation that is done again elsewhere although a part of it has happened, and room or a place in a
 //! transaction that nobody gives back.
 
-#![allow(clippy::unwrap_used)]
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;

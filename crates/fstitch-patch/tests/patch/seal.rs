@@ -3,8 +3,6 @@
 //! What it prevents: a checksum of other contents than those that are written (patches undone, a block changed while it is in
 //! flight, a copy in a journal), an image that is used before anybody looked at it, and a cost where no format asks.
 
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on should fail")]
-
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

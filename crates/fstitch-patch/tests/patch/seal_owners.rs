@@ -3,8 +3,6 @@
 //! What it prevents: a block that somebody else gets than its owner, because the cache had it already; damage
 //! that is refused once and then found in the cache. `sealed_crashes.rs` has what a crash leaves of blocks that change hands.
 
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on should fail")]
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 

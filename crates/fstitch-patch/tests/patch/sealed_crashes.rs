@@ -3,8 +3,6 @@
 //! What it prevents: a bitmap beside the sum of another moment, which every reader takes for damage; a block sealed for its next owner
 //! while it goes home as the last one's; a transaction that closes although nobody could say the sum of what it changed.
 
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on should fail")]
-
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -2,8 +2,6 @@
 //!
 //! What it prevents: a volume that writes another one's blocks, waits for another one's transaction, or stops with another one.
 
-#![allow(clippy::unwrap_used)]
-
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -4,8 +4,6 @@
 //! runs under the core lock, and events that vanish without being counted. That views and events agree with the graph on random
 //! operations is tested beside the model (`src/graph/tests/watched.rs`).
 
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on should fail")]
-
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 

@@ -5,17 +5,14 @@
 //!
 //! `FSTITCH_CRASH_SEEDS=first..end` says which programs are run, `FSTITCH_CRASH_EVERY=N` each how many-th of their faults (1: all),
 //! `FSTITCH_CRASH_CHOICES=N` how many states at each cut.
-#![allow(clippy::unwrap_used, reason = "a test fails where it cannot go on")]
-
-mod machine;
-#[path = "machine/said.rs"]
-mod said;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use crate::machine::said::say;
+use crate::machine::*;
 use fstitch_core::{BlockDevice, BlockNo, BlockWrite, Error, Overlay, Seed};
 use fstitch_crashlab::medium::{Base, Image, Mark, Progress};
 use fstitch_crashlab::oracle::{Judge, Violation};
@@ -23,8 +20,6 @@ use fstitch_crashlab::{Counts, LabOptions, Level, Oracle, Outcome, Past, Recorde
 use fstitch_shepherd::Shepherd;
 use fstitch_shepherd::disks::DiskState;
 use fstitch_shepherd::engine::Scrubbed;
-use machine::*;
-use said::say;
 
 /// What befalls a disk at one of its writes and flushes, counted from 0.
 #[derive(Clone, Copy, Debug)]

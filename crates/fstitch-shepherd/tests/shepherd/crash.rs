@@ -6,15 +6,12 @@
 //!
 //! `FSTITCH_CRASH_SEEDS=first..end` says how many programs are cut, three for each number, `FSTITCH_CRASH_CHOICES=N` how many states at each
 //! cut, `FSTITCH_CRASH_EVERY=N` which share of the faults is met (1: all).
-#![allow(clippy::unwrap_used, reason = "a test fails where it cannot go on")]
-
-#[path = "machine/said.rs"]
-mod said;
 
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 
+use crate::machine::said::say;
 use fstitch_core::{BlockDevice, BlockKind, BlockNo, BlockRead, BlockWrite, IoOp, MemDevice, Overlay, Seed};
 use fstitch_crashlab::medium::{Base, Image, Mark, Progress};
 use fstitch_crashlab::oracle::{Judge, Violation};
@@ -23,7 +20,6 @@ use fstitch_crashlab::{
     Subject, Times,
 };
 use fstitch_shepherd::{Options, Remedy, Rules, Shepherd, Stretch};
-use said::say;
 
 const BLOCK: usize = 1024;
 const VOLUME: u64 = 320;

@@ -2,19 +2,16 @@
 //!
 //! What it prevents: a write that no disk has, a flush that promises what went with a disk, a successor that is read where it has nothing,
 //! labels that run ahead of what they say, a good disk that is put out for the fault of another.
-#![allow(clippy::unwrap_used, reason = "a test fails where it cannot go on")]
-
-mod machine;
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex, OnceLock};
 
+use crate::machine::*;
 use fstitch_core::{
     BlockDevice, BlockKind, BlockNo, BlockRead, BlockWrite, Geometry, IoOp, MemDevice, Overlay, Result,
 };
 use fstitch_shepherd::disks::{Array, DiskState, Label, write_labels};
 use fstitch_shepherd::{Options, Shepherd};
-use machine::*;
 
 /// Copies of directories alone.
 const SOME: &str = "[metadata]\nread = [\"mirror\"]\nwrite = [\"mirror other-disk\"]";

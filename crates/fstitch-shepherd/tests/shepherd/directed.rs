@@ -2,9 +2,6 @@
 //!
 //! What it prevents: a block computed from a group that is not of one moment; a group of which a write makes no parity; damage that a scrub passes
 //! over, or copies.
-#![allow(clippy::unwrap_used, reason = "a test fails where it cannot go on")]
-
-mod small;
 
 use std::sync::Arc;
 
@@ -167,7 +164,7 @@ fn parity_whose_spare_is_worn_goes_to_another() {
     let disk = made(PARITY);
     let (shepherd, _) = open(&disk);
     let spares = first_spare(&shepherd)..area()[0].get() + area().len() as u64 - LIST;
-    let image = |disk: &small::Disk| disk.device().image();
+    let image = |disk: &crate::small::Disk| disk.device().image();
     let before = image(&disk);
     write(&shepherd, 40, 1).unwrap();
     let after = image(&disk);

@@ -2,17 +2,14 @@
 //!
 //! What it prevents: an answer that only a dead disk knows of, a disk that comes back and is believed, a successor that is read before it has
 //! anything, maps that are whole on one disk only.
-#![allow(clippy::unwrap_used, reason = "a test fails where it cannot go on")]
-
-mod machine;
 
 use std::sync::Arc;
 
+use crate::machine::*;
 use fstitch_core::{BlockDevice, BlockKind, BlockNo, BlockRead, BlockWrite, IoOp, MemDevice, Overlay};
 use fstitch_crashlab::{Defect, Fault, FaultDevice, FaultPlan};
 use fstitch_shepherd::disks::{Array, DiskState, Found, Hot, Plan, label_of};
 use fstitch_shepherd::{Policy, Stretch};
-use machine::*;
 
 #[test]
 fn each_disk_may_die_and_be_replaced_while_the_volume_is_in_use() {

@@ -2,7 +2,6 @@
 //!
 //! What it prevents: right contents that are called wrong because a map was lost, a copy that is made over something that was not
 //! looked at, and damage of the maps that nobody hears of.
-#![allow(clippy::unwrap_used, reason = "a test fails where it cannot go on")]
 
 use std::sync::Arc;
 

@@ -2,7 +2,6 @@
 //! what the caller sees, is what the independent model says.
 //!
 //! What it prevents: a policy that says one thing and does another.
-#![allow(clippy::unwrap_used, reason = "a test fails where it cannot go on")]
 
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 

@@ -2,12 +2,10 @@
 //! block, and of its disk as a whole. What is done, and what the caller sees, is what the independent model says.
 //!
 //! What it prevents: a policy for several disks that says one thing and does another.
-#![allow(clippy::unwrap_used, reason = "a test fails where it cannot go on")]
-
-mod machine;
 
 use std::sync::{Arc, Mutex};
 
+use crate::machine::*;
 use fstitch_core::{BlockDevice, BlockKind, BlockNo, BlockRead, BlockWrite, IoOp};
 use fstitch_crashlab::{Defect, Fault as Injected, FaultDevice, FaultPlan, Times};
 use fstitch_shepherd::disks::Array;
@@ -15,7 +13,6 @@ use fstitch_shepherd::engine::Incident;
 use fstitch_shepherd::model::{Event, Fault, Scenario, Seen, explain};
 use fstitch_shepherd::policy::{Direction, Kind, shipped};
 use fstitch_shepherd::{Options, Policy, Shepherd};
-use machine::*;
 
 /// On the first disk.
 const HOME: u64 = 40;

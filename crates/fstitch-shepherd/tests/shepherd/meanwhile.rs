@@ -2,7 +2,6 @@
 //!
 //! What it prevents: a spare that is called a copy, or read as one, before it has been written, or is never written; copies that are missing
 //! though there are spares for them; a flush that fails and never returns; a flush for each run of a stream, or for each batch with a new copy.
-#![allow(clippy::unwrap_used, reason = "a test fails where it cannot go on")]
 
 use std::sync::{Arc, Mutex, OnceLock, Weak, mpsc};
 use std::time::Duration;

@@ -1,9 +1,6 @@
 //! Moved blocks and spares, case by case, those of the maps among them.
 //!
 //! What it prevents: a block that is found at its old home, a spare that two have or nobody, an old half of a map that is believed.
-#![allow(clippy::unwrap_used, reason = "a test fails where it cannot go on")]
-
-mod small;
 
 use std::sync::Arc;
 

@@ -2,7 +2,6 @@
 //!
 //! What it prevents: parity that a block under another chain is not in; a group that is given up, or has the parity of what was there
 //! before, because one of its blocks cannot be read while others are written.
-#![allow(clippy::unwrap_used, reason = "a test fails where it cannot go on")]
 
 use std::sync::Arc;
 

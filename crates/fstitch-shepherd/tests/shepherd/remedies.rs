@@ -1,7 +1,6 @@
 //! `full-check` and `remount`: whoever has the volume open is asked, in a thread of its own, while the read that asks waits for it.
 //!
 //! What it prevents: a remedy that waits for itself, a read that waits for ever, writes of an opening that was given up.
-#![allow(clippy::unwrap_used, reason = "a test fails where it cannot go on")]
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, Weak};

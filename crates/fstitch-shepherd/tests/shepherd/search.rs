@@ -1,9 +1,6 @@
 //! Heads of maps that are looked for over a disk.
 //!
 //! What it prevents: maps that are believed because of a head which is not theirs, as one in a file that holds an image.
-#![allow(clippy::unwrap_used, reason = "a test fails where it cannot go on")]
-
-mod small;
 
 use std::sync::Arc;
 

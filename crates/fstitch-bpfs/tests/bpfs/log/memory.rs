@@ -9,9 +9,9 @@ use std::time::Duration;
 use fstitch_bpfs::{Bpfs, Durability, Options};
 use fstitch_core::{Errno, FallocateMode, FileSystem, MemDevice, Result, Seed, SetAttr};
 
-use super::on_device::{device, on_device, open};
-use super::support::{CALLER, clock, create};
 use super::{Cautious, mount};
+use crate::on_device::{device, on_device, open};
+use crate::support::{CALLER, clock, create};
 
 /// A closed volume with files of 25 blocks each.
 fn with_files(count: usize) -> Arc<MemDevice> {

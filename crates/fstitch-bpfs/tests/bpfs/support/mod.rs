@@ -6,7 +6,7 @@
     reason = "tests fail where they cannot go on, and each uses a part of this"
 )]
 
-#[path = "../../../fstitch-fs/tests/fs/earlier.rs"]
+#[path = "../../../../fstitch-fs/tests/fs/earlier.rs"]
 mod earlier;
 
 use std::sync::{Arc, LazyLock, Mutex};

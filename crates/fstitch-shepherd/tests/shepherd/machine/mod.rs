@@ -6,6 +6,8 @@
     reason = "tests fail where they cannot go on, and each uses a part of this"
 )]
 
+pub mod said;
+
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
