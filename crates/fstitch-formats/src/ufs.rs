@@ -9,10 +9,10 @@ use fstitch_core::{
     BlockDevice, Clock, Error, RepairMode, RepairOptions, RepairReport, Result, Structure, Timestamp,
 };
 use fstitch_fs::arrange::{self, Arrangement, Chosen};
-use fstitch_fs::ufs::Ufs;
 use fstitch_fs::ufs::check::repair_ufs;
 use fstitch_fs::ufs::identity::{Settings, identify, tune};
 use fstitch_fs::ufs::layout::superblock::{Superblock, find, flag, fragment_size};
+use fstitch_fs::ufs::{Ufs, may_be_written};
 use fstitch_fs::uhfs::UhfsOptions;
 use fstitch_patch::Cache;
 use serde_json::Value;
@@ -215,6 +215,9 @@ impl Format for UfsFormat {
 
 impl Cached for UfsFormat {
     fn choose(&self, device: &dyn BlockDevice, arrangement: &Arrangement) -> Result<Chosen> {
+        if !arrangement.cache.read_only {
+            may_be_written(device)?;
+        }
         Chosen::new::<Ufs>(device, arrangement)
     }
 

@@ -90,17 +90,24 @@ impl Ufs {
     /// Locks a group, reading it if need be.
     pub(super) fn open_group(&self, no: u32) -> Result<OpenGroup<'_>> {
         let at = self.group_block(no)?;
-        let mut state = self.groups.0[to_usize(no)].lock();
+        let group = &self.groups.0[to_usize(no)];
+        let mut state = group.lock();
         if state.is_none() {
+            // Not under the lock, for which others would wait without anybody knowing for what.
+            drop(state);
             let count = u64::from(self.sb.group_size).div_ceil(u64::from(self.sb.fragment_size));
-            let mut bytes = Vec::new();
-            for block in self.cache.read_many(&descriptor(at..at + count))? {
-                bytes.extend_from_slice(&block.snapshot());
+            let blocks = self.cache.read_many(&descriptor(at..at + count))?;
+            state = group.lock();
+            if state.is_none() {
+                let mut bytes = Vec::new();
+                for block in blocks {
+                    bytes.extend_from_slice(&block.snapshot());
+                }
+                bytes.truncate(to_usize(self.sb.group_size));
+                let read = State::new(Group::parse(bytes, no, BlockNo(at), &self.sb)?, &self.sb);
+                self.check_own(no, &read)?;
+                *state = Some(Box::new(read));
             }
-            bytes.truncate(to_usize(self.sb.group_size));
-            let read = State::new(Group::parse(bytes, no, BlockNo(at), &self.sb)?, &self.sb);
-            self.check_own(no, &read)?;
-            *state = Some(Box::new(read));
         }
         let fragment_bits = self.sb.fragment_size * BYTE;
         Ok(OpenGroup { no, at, state, per_block: self.sb.fragments_per_block(), fragment_bits })

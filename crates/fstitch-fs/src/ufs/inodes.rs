@@ -126,6 +126,7 @@ impl Ufs {
             let problem = format!("{written} inodes were written, which are no whole fragments");
             return Err(Error::corrupt(Structure::Descriptor(u64::from(open.no)), None, problem));
         }
+        let part = self.group_part(open, INITEDIBLK..INITEDIBLK + 4)?;
         let mut blocks = Vec::new();
         for ino in (first + written..first + end).step_by(crate::num::idx(each)) {
             blocks.push(self.cache.fresh(self.sb.inode_place(ino).0, BlockKind::Inode)?);
@@ -133,7 +134,6 @@ impl Ufs {
         let zeros = Arc::new(BlockBuf::zeroed(self.sb.fragment_len()));
         let mut raw = [0; 4];
         self.sb.order.put_u32(&mut raw, 0, end);
-        let part = self.group_part(open, INITEDIBLK..INITEDIBLK + raw.len())?;
         let mut tx = self.cache.lock();
         let mut befores = PatchIds::new();
         for block in &blocks {

@@ -40,7 +40,7 @@ mod using;
 mod volume;
 mod xattr;
 
-pub use volume::{Inode, Ufs};
+pub use volume::{Inode, Ufs, may_be_written};
 
 use fstitch_core::{Error, Structure};
 

@@ -50,7 +50,7 @@ pub(super) struct DirMemory {
     room_from: u64,
     /// Where names are, by their hashes: in bytes of the directory, divided by 4.
     index: Option<NameIndex>,
-    /// An index would take too much memory.
+    /// An index would take too much memory, or something is damaged.
     no_index: bool,
     passed: Passed,
 }
@@ -124,14 +124,19 @@ impl Ufs {
         }
         let mut index = self.memory.indexes.start(&self.cache);
         let (most, mut count) = (self.memory.indexes.names_max(), 0);
-        self.walk(dir, 0, &mut |found, _, next| {
+        let walked = self.walk(dir, 0, &mut |found, _, next| {
             if found.is_used() {
                 count += 1;
                 index.insert(found.name, place(next - to_u64(found.end - found.at)));
             }
             count <= most
-        })?;
-        if count > most {
+        });
+        // Damage hides no name that a walk would come to before it.
+        let is_damaged = matches!(walked, Err(Error::Corrupt(_)));
+        if !is_damaged {
+            walked?;
+        }
+        if is_damaged || count > most {
             self.dir_memory(dir).no_index = true;
             return Ok(false);
         }

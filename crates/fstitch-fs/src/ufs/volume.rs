@@ -8,7 +8,8 @@ use fstitch_core::lock::Mutex;
 use fstitch_core::num::{to_u64, to_usize};
 use fstitch_core::order::rank;
 use fstitch_core::{
-    Attr, BlockKind, BlockNo, Errno, Error, FileKind, InodeFlags, InodeNo, Result, StatFs, Structure,
+    Attr, BlockDevice, BlockKind, BlockNo, Errno, Error, FileKind, InodeFlags, InodeNo, Result, StatFs,
+    Structure,
 };
 use fstitch_patch::{Block, Cache, PatchId, PatchIds, Tx};
 
@@ -379,6 +380,16 @@ impl Ufs {
         });
         if is_sound { Ok(()) } else { Err(damaged_inode(ino, format!("a pointer to fragment {start}"))) }
     }
+}
+
+/// Fails if the volume on `device` may not be written, by name and with what to do about it.
+///
+/// # Errors
+/// `Unsupported`, `Corrupt`, `Io`.
+pub fn may_be_written(device: &dyn BlockDevice) -> Result<()> {
+    let sb = Superblock::read(device)?;
+    check_writable(&sb)?;
+    check_summaries(&sb)
 }
 
 /// Refuses to write a volume of which something could not be kept right, by name, with what to do about it.

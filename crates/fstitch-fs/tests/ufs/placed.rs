@@ -178,6 +178,35 @@ fn what_is_freed_behind_the_search_is_found_on_a_full_volume() {
 }
 
 #[test]
+fn a_damaged_name_hides_no_other_however_often_they_are_looked_for() {
+    let medium = made(Version::Two, Order::Little);
+    let (fs, caller) = (mounted(&medium), Caller::default());
+    // One within a fragment, and one that has an index from the start.
+    for (name, count) in [("s", 40), ("l", 200)] {
+        let dir = fs.mkdir(&caller, fs.root(), name.as_bytes(), 0o755).unwrap().attr.ino;
+        for no in 0..count {
+            file(&fs, dir, &format!("{name}{no:03}"));
+        }
+    }
+    fs.unmount().unwrap();
+    let mut image = medium.image();
+    for name in [b"s020", b"l020"] {
+        let at = image.windows(4).position(|bytes| bytes == name).unwrap();
+        image[at + 1] = b'/';
+    }
+    let fs = mounted(&super::device(&image).unwrap());
+    for (name, last) in [("s", "s039"), ("l", "l199")] {
+        let dir = fs.lookup(fs.root(), name.as_bytes()).unwrap().attr.ino;
+        for _ in 0..100 {
+            fs.lookup(dir, last.as_bytes()).unwrap();
+            assert_eq!(fs.lookup(dir, b"none").unwrap_err().errno(), Errno::NOENT);
+        }
+    }
+    fs.mknod(&caller, fs.root(), b"new", FileKind::Regular.mode_bits() | 0o644, 0).unwrap();
+    fs.sync().unwrap();
+}
+
+#[test]
 fn room_of_names_is_used_again_and_they_are_not_found_any_more() {
     let medium = made(Version::One, Order::Big);
     let (fs, caller) = (mounted(&medium), Caller::default());

@@ -158,7 +158,9 @@ impl Cache {
             let spot = match self.mapping.find(no) {
                 Some(spot) => spot,
                 None if self.options.read_only => Spot::stable(HOLE),
-                None => self.mapping.fill(no)?,
+                None => {
+                    self.mapping.fill(no).inspect_err(|_| self.shared.core().graph.stats.read_errors += 1)?
+                }
             };
             Ok(Wanted { spot, kind, owner, claimed })
         };

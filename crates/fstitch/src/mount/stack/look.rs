@@ -86,6 +86,9 @@ impl Looking<'_> {
         let format = format_of(&*blocks)?;
         if is_to_be_recovered(volume, (&*blocks, external.as_deref()), self.plan.block_size)? {
             crate::recovery::recover_with(format, &*blocks, external.as_deref())?;
+        } else if !volume.options.read_only {
+            // In memory, as all here.
+            format.settle(&*blocks, crate::epoch::now()?, &mut || {})?;
         }
         let read_only = volume.options.read_only;
         let mut arrangement = Arrangement {

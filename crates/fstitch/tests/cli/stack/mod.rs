@@ -524,6 +524,14 @@ fn what_cannot_be_stacked_is_refused_by_name() {
     fstitch(&format!("cp {} {}:/images/", place.text("big.img"), place.text("disk.img"))).ok();
     mount(&text.replace("/images/home.img", "/images/big.img"))
         .refused(1, "it has blocks of 4096 bytes and the others have 1024");
+    let fast = place.text("fast.img");
+    fstitch(&format!("mkfs ufs2 -b 8192 -f 1024 -q {fast} 8M")).ok();
+    let mut image = fs::read(&fast).unwrap();
+    // The superblock's flag that says that there is a journal below.
+    image[65_536 + 1312] |= 0x40;
+    fs::write(&fast, image).unwrap();
+    fstitch(&format!("cp {fast} {}:/images/", place.text("disk.img"))).ok();
+    mount(&OF_TWO.replace("/home.img", "/images/fast.img")).refused(1, "gjournal");
     judge(&place);
 }
 
