@@ -56,9 +56,10 @@ const JOURNAL_TESTS: &Tests = &[
 ];
 
 const UFS_TESTS: &Tests = &[
-    ("fstitch-systems", "lab", "ufs"),
+    ("fstitch-fs", "ufs", "ordered"),
     ("fstitch-fs", "ufs", "held"),
     ("fstitch-fs", "ufs", "placed"),
+    ("fstitch-systems", "lab", "ufs"),
     ("fstitch-fs", "fs", "ufs"),
 ];
 
