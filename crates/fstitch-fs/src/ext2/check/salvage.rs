@@ -80,8 +80,10 @@ pub(super) fn shorten(bytes: &mut [u8], at: usize) -> Option<usize> {
 pub(super) fn rebuild_first_block(volume: &Volume<'_>, bytes: &mut [u8], ino: u32) {
     let mut kept: Vec<Vec<u8>> = Vec::new();
     if is_named(bytes, 0, b".") && is_named(bytes, ENTRY_MIN, b"..") {
-        // What `.` says of its length would hide the names behind it.
+        // What they say of their lengths would hide the names behind them.
         put_len(bytes, 0, ENTRY_MIN);
+        D_NAME_LEN.put(bytes, 1);
+        D_NAME_LEN.put(&mut bytes[ENTRY_MIN..], 2);
     }
     let mut at = 0;
     while at < bytes.len()
@@ -114,10 +116,10 @@ pub(super) fn rebuild_first_block(volume: &Volume<'_>, bytes: &mut [u8], ino: u3
     }
 }
 
-/// Whether an entry of this name lies at `at`, whatever it says of its length.
+/// Whether the shortest entry that has this name and zeros behind it lies at `at`, whatever it says of its lengths.
 fn is_named(bytes: &[u8], at: usize, name: &[u8]) -> bool {
-    let found = bytes.get(at + HEADER..at + HEADER + name.len());
-    found == Some(name) && usize::from(D_NAME_LEN.get(&bytes[at..])) == name.len()
+    let found = bytes.get(at + HEADER..at + ENTRY_MIN).and_then(|found| found.strip_prefix(name));
+    found.is_some_and(|behind| behind.iter().all(|&byte| byte == 0))
 }
 
 /// Another name of the same length.

@@ -122,6 +122,11 @@ const CASES: &[Case] = &[
     case("a first name longer than its block", "dir-first-names", first_names::<4, 0xc70c>),
     case("a first name over the second one", "dir-first-names", first_names::<4, 24>),
     case("no length of the second name", "dir-first-names", first_names::<16, 0>),
+    case("no lengths of the first name", "dir-first-names", |image| {
+        first_names::<4, 0>(image);
+        first_names::<6, 0>(image);
+    }),
+    case("a second name longer than itself", "dir-first-names", first_names::<18, 0x242>),
     case("no tail in a leaf", "dir-tail", |image| {
         let block = image.file_block("d1", 0);
         image.block(block)[1024 - 12 + 7] = 0;
