@@ -178,6 +178,27 @@ fn what_is_freed_behind_the_search_is_found_on_a_full_volume() {
 }
 
 #[test]
+fn a_file_cut_where_a_tree_begins_keeps_none_of_it() {
+    for version in [Version::One, Version::Two] {
+        let medium = made(version, Order::Little);
+        let (fs, caller) = (mounted(&medium), Caller::default());
+        // Pointers in a block of them; those of the inode reach twelve blocks.
+        let pointers = if version == Version::One { 1024 } else { 512 };
+        for (name, blocks, trees) in [("direct", 12, 0), ("single", 12 + pointers, 1)] {
+            let ino = file(&fs, fs.root(), name);
+            for block in 0..blocks + 2 {
+                fs.write(&caller, ino, block * 4096, &[b'w'; 4096]).unwrap();
+            }
+            let set = SetAttr { size: Some(blocks * 4096), ..SetAttr::default() };
+            fs.setattr(&caller, ino, &set).unwrap();
+            assert_eq!(fs.getattr(ino).unwrap().blocks, (blocks + trees) * 8, "{name}");
+        }
+        fs.unmount().unwrap();
+        assert!(checked(&medium.image()).unwrap().is_clean());
+    }
+}
+
+#[test]
 fn a_damaged_name_hides_no_other_however_often_they_are_looked_for() {
     let medium = made(Version::Two, Order::Little);
     let (fs, caller) = (mounted(&medium), Caller::default());
