@@ -354,6 +354,35 @@ fn blocks_that_are_shared_become_two() {
     }
 }
 
+/// Whoever finds a mark of a clean volume looks no further.
+#[test]
+fn a_volume_with_damage_left_is_not_marked_clean() {
+    if !have_makefs() {
+        return;
+    }
+    let scratch = Scratch::new("ufs-left");
+    let from = scratch.path("from");
+    fill(&from);
+    for shape in SHAPES {
+        let mut image = Image::new(made(&scratch, &from, shape));
+        // The same block of pointers is two files'.
+        let clean = image.superblock(209);
+        let (long, other) = (ino(&image.bytes, "long"), ino(&image.bytes, "size-65536-5"));
+        let (from, to) = (image.slot(long, 12), image.slot(other, 12));
+        let (value, size) = (image.word(from), image.long(image.size(long)));
+        assert_ne!(value, 0, "{shape:?}: a block of pointers");
+        image.put32(to, value);
+        let at = image.size(other);
+        image.put64(at, size);
+        image.bytes[clean] = 0;
+        for mode in [RepairMode::Preen, RepairMode::Yes] {
+            let (after, report) = repaired(&image.bytes, mode);
+            let is_clean = Image::new(after).bytes[clean] == 1;
+            assert_eq!(is_clean, report.left.is_clean(), "{shape:?}, {mode:?}: {:#?}", report.left.findings);
+        }
+    }
+}
+
 #[test]
 fn check_hashes_are_switched_off_with_the_first_change() {
     if !have_makefs() {
