@@ -191,10 +191,14 @@ fn full_but_for_a_file_that_ends(prepare: impl Fn(&Rig)) -> Rig {
     let rig = Rig::new();
     prepare(&rig);
     let (gone, rest) = (rig.file(rig.fs.root(), "gone"), rig.file(rig.fs.root(), "rest"));
+    let ends: Vec<InodeNo> = (0..60).map(|no| rig.file(rig.fs.root(), &format!("end-{no}"))).collect();
     for block in 0..3 {
         rig.write(gone, block * BLOCK, b'g', 4096).unwrap();
     }
     rig.fill(rest, u64::MAX);
+    // Parts of blocks that are left as well: nobody would take what that file has otherwise.
+    let full = ends.into_iter().any(|ino| rig.write(ino, 0, b'e', 512).is_err());
+    assert!(full && rig.fs.statfs().unwrap().blocks_free == 0);
     rig.fs.sync().unwrap();
     rig.unlink(rig.fs.root(), "gone", gone);
     rig
