@@ -119,7 +119,7 @@ pub(crate) struct Passed(usize);
 
 impl Passed {
     /// A directory of some size.
-    pub(crate) const SOME: usize = 512;
+    const SOME: usize = 512;
 
     /// A search has passed so many.
     pub(crate) fn note(&mut self, entries: usize) {

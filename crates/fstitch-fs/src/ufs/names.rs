@@ -84,14 +84,9 @@ impl Ufs {
         self.dir_memory(dir).passed.note(entries);
     }
 
-    /// Whether an index pays: the directory is larger than a fragment, or much was passed in it.
-    fn pays_index(&self, dir: &Inode) -> bool {
-        dir.disk.size > u64::from(self.sb.fragment_size) || self.dir_memory(dir).passed.pays(0)
-    }
-
-    /// Finds a name by the index of a directory in which one pays, which is made if there is none; `None` where there can be none.
+    /// Finds a name by the directory's index, which is made if there is none; `None` where there can be none, or none pays.
     pub(super) fn find_by_index(&self, dir: &Inode, name: &[u8]) -> Result<Option<Option<NameSlot>>> {
-        if !self.pays_index(dir) || !self.make_index(dir)? {
+        if !self.make_index(dir)? {
             return Ok(None);
         }
         let places: Places = match &self.dir_memory(dir).index {
@@ -114,11 +109,13 @@ impl Ufs {
         Ok(Some(None))
     }
 
-    /// Makes an index of the directory's names, unless there is one; false if there can be none.
+    /// Makes an index of the directory's names, unless there is one; false if there can be none, or none pays: the directory is within a
+    /// fragment, and little was passed in it.
     fn make_index(&self, dir: &Inode) -> Result<bool> {
         {
             let memory = self.dir_memory(dir);
-            if memory.index.is_some() || memory.no_index {
+            let pays = dir.disk.size > u64::from(self.sb.fragment_size) || memory.passed.pays(0);
+            if memory.index.is_some() || memory.no_index || !pays {
                 return Ok(memory.index.is_some());
             }
         }
@@ -131,14 +128,14 @@ impl Ufs {
             }
             count <= most
         });
-        // Damage hides no name that a walk would come to before it.
-        let is_damaged = matches!(walked, Err(Error::Corrupt(_)));
-        if !is_damaged {
-            walked?;
-        }
-        if is_damaged || count > most {
-            self.dir_memory(dir).no_index = true;
-            return Ok(false);
+        match walked {
+            Ok(()) if count <= most => {}
+            // Damage hides no name that a walk would come to before it.
+            Ok(()) | Err(Error::Corrupt(_)) => {
+                self.dir_memory(dir).no_index = true;
+                return Ok(false);
+            }
+            Err(error) => return Err(error),
         }
         self.dir_memory(dir).index = Some(index);
         self.memory.indexes.admit(dir.dir.get_or_init(Arc::default));

@@ -116,10 +116,14 @@ pub(super) fn rebuild_first_block(volume: &Volume<'_>, bytes: &mut [u8], ino: u3
     }
 }
 
-/// Whether the shortest entry that has this name and zeros behind it lies at `at`, whatever it says of its lengths.
+/// Whether an entry of this name, one of the shortest, lies at `at`, whatever it says of its length: by the length of the name, or by zeros
+/// behind that.
 fn is_named(bytes: &[u8], at: usize, name: &[u8]) -> bool {
     let found = bytes.get(at + HEADER..at + ENTRY_MIN).and_then(|found| found.strip_prefix(name));
-    found.is_some_and(|behind| behind.iter().all(|&byte| byte == 0))
+    let is_it = |behind: &[u8]| {
+        usize::from(D_NAME_LEN.get(&bytes[at..])) == name.len() || behind.iter().all(|&byte| byte == 0)
+    };
+    found.is_some_and(is_it)
 }
 
 /// Another name of the same length.

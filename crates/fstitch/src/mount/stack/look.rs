@@ -86,9 +86,9 @@ impl Looking<'_> {
         let format = format_of(&*blocks)?;
         if is_to_be_recovered(volume, (&*blocks, external.as_deref()), self.plan.block_size)? {
             crate::recovery::recover_with(format, &*blocks, external.as_deref())?;
-        } else if !volume.options.read_only {
+        } else {
             // In memory, as all here.
-            format.settle(&*blocks, crate::epoch::now()?, &mut || {})?;
+            settled(volume, format, &*blocks)?;
         }
         let read_only = volume.options.read_only;
         let mut arrangement = Arrangement {
@@ -187,6 +187,14 @@ pub fn is_to_be_recovered(
         "it was not unmounted, and its journal must be replayed: mount it read-write once, or run `fstitch fsck`"
     );
     Ok(needed)
+}
+
+/// Mends what a crash has left of a volume that is to be changed and has no journal to be replayed; what was done, if anything was.
+pub fn settled(volume: &Volume, format: &dyn Format, device: &dyn BlockDevice) -> Result<Option<String>> {
+    if volume.options.read_only {
+        return Ok(None);
+    }
+    Ok(format.settle(device, crate::epoch::now()?, &mut || {})?)
 }
 
 /// The blocks of logs below a volume that take contents, and with them all changes of the volume.

@@ -11,7 +11,7 @@ use fstitch_fs::uhfs::UhfsOptions;
 use fstitch_patch::{Cache, CacheOptions, Linear, Pieces, Placement, VolumeDevice, VolumeOptions};
 
 use super::check::{self, Place};
-use super::look::{Below, cached, format_of, is_to_be_recovered, regular};
+use super::look::{Below, cached, format_of, is_to_be_recovered, regular, settled};
 use super::settle::Plan;
 use crate::open::Volume;
 
@@ -214,11 +214,7 @@ impl Opening<'_> {
     ) -> Result<()> {
         let external = external.map(|external| &*external.device);
         if !is_to_be_recovered(volume, (&*blocks.device, external), self.plan.block_size)? {
-            let done = match volume.options.read_only {
-                true => None,
-                false => format.settle(&*blocks.device, crate::epoch::now()?, &mut || {})?,
-            };
-            if let Some(done) = done {
+            if let Some(done) = settled(volume, format, &*blocks.device)? {
                 tracing::warn!("volume `{}`: {done}", volume.name);
             }
             return Ok(());
