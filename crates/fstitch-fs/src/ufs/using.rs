@@ -1,7 +1,7 @@
 //! The beginning and the end of a volume's use.
 //!
-//! **Orderings** (arrows read "comes after"). Every change → the mark that the volume is in use: it is made stable before the first. The
-//! mark that it is clean → everything else, counts included.
+//! **Orderings** (arrows read "comes after"). Every change → the mark that the volume is in use: `uhfs` makes it stable before the first.
+//! The mark that it is clean → everything else, counts included.
 //!
 //! While a volume is in use it asks for a full check, in the words of the systems that it comes from: what the counts of groups and summaries
 //! say is written when it is left clean, and no check of those systems that believes soft updates to be theirs may skip them.
@@ -96,15 +96,14 @@ impl Ufs {
         let is_hashed = self.sb.hashes != 0 && self.sb.flags & flag::HASHES_OR_QUOTA != 0;
         let without = if is_hashed { flag::HASHES_OR_QUOTA } else { 0 };
         let flags = (self.sb.flags & !without) | flag::UNCLEAN | flag::NEEDS_FSCK;
-        let mut patches = blocks.put(&mut tx, (at::CLEAN, &[0]), &[]);
-        patches.extend(self.put_flags(&mut tx, &blocks, flags, &[]));
-        patches.extend(self.put_time(&mut tx, &blocks));
+        blocks.put(&mut tx, (at::CLEAN, &[0]), &[]);
+        self.put_flags(&mut tx, &blocks, flags, &[]);
+        self.put_time(&mut tx, &blocks);
         if self.sb.version == Version::Two {
             // A journal of soft updates that is older than this mount is not replayed by anybody.
-            patches.extend(blocks.put(&mut tx, (at::MTIME, &self.words(&[self.now_secs()], true)), &[]));
+            blocks.put(&mut tx, (at::MTIME, &self.words(&[self.now_secs()], true)), &[]);
         }
-        drop(tx);
-        self.cache.sync_patches(&patches)
+        Ok(())
     }
 
     /// Writes all counts, and marks the volume as clean, unless it was unclean when it was opened, or a read failed: an operation that

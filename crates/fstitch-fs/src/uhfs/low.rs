@@ -597,7 +597,7 @@ pub trait LowLevelFs: Send + Sync + 'static {
     /// Much may have become stable: what is remembered about it may be forgotten. Called without inode locks.
     fn forget_stable(&self) {}
 
-    /// Marks the volume as in use (not cleanly unmounted), before the first change after a mount or remount.
+    /// Marks the volume as in use (not cleanly unmounted), before the first change after a mount or remount; the caller makes that stable.
     fn mark_in_use(&self) -> Result<()>;
     /// Brings summary counters up to date in the cache and marks the volume as cleanly unmounted. The caller
     /// has made everything else stable and calls `Cache::sync_all` afterwards.
