@@ -257,6 +257,29 @@ fn a_name_in_a_fragment_that_has_moved_is_gone_with_the_pointer_to_its_place() {
 }
 
 #[test]
+fn what_moves_comes_after_what_it_waited_for_in_its_old_place() {
+    let rig = Rig::new();
+    let dir = rig.fs.mkdir(&Caller::default(), rig.fs.root(), b"dir", 0o755).unwrap().attr.ino;
+    // In the directory's group, behind its first fragment.
+    let next = rig.file(dir, "next");
+    rig.write(next, 0, b'n', 512).unwrap();
+    for no in 0..4 {
+        rig.file(dir, &format!("{no}{}", "x".repeat(80)));
+    }
+    rig.fs.sync().unwrap();
+    // A name that waits for its inode, in a fragment that then moves.
+    let waits = rig.file(dir, "waits");
+    let before = rig.place(dir, 0);
+    rig.file(dir, &"y".repeat(200));
+    assert_ne!(rig.place(dir, 0), before, "it has moved");
+    let inode = rig.inode_block(waits);
+    assert_ne!(inode, rig.inode_block(dir));
+    let after = rig.crash_without(|block| block == inode);
+    let dir = after.lookup(after.root(), b"dir").unwrap().attr.ino;
+    assert_eq!(after.lookup(dir, b"waits").unwrap_err().errno(), Errno::NOENT);
+}
+
+#[test]
 fn a_length_within_a_fragment_comes_after_the_pointer_to_where_that_has_moved() {
     let rig = Rig::new();
     let (file, next) = (rig.file(rig.fs.root(), "file"), rig.file(rig.fs.root(), "next"));
