@@ -8,7 +8,7 @@ use fstitch_core::lock::{Mutex, RwLock};
 use fstitch_core::num::to_u64;
 use fstitch_core::order::rank;
 use fstitch_core::{BlockNo, Errno, Error, InodeNo, IoOp, Result};
-use fstitch_patch::{Cache, PatchId, Placement, Spot};
+use fstitch_patch::{Cache, Numbers, PatchId, Placement, Spot};
 
 use crate::uhfs::{LowLevelFs, PinnedFile, Uhfs};
 
@@ -24,14 +24,66 @@ struct Run {
     after: PatchId,
 }
 
-/// A file that a volume is in.
+/// The places of a file's blocks.
 ///
-/// **Invariants.** 1. `runs` holds every block of the file that has a place, and no other. 2. A run leaves `runs` never.
+/// **Invariants.** 1. It holds every block of the file that has a place, and no other. 2. A run leaves it never. 3. `back` has what `runs`
+/// has.
+#[derive(Default)]
+struct Runs {
+    /// By the first block's number in the file.
+    runs: BTreeMap<u64, Run>,
+    /// The first block's number in the file and how many they are, by the first one's in the volume below.
+    back: BTreeMap<u64, (u64, u64)>,
+}
+
+impl Runs {
+    fn insert(&mut self, index: u64, run: Run) {
+        self.runs.insert(index, run);
+        self.back.insert(run.start.get(), (index, run.count));
+    }
+
+    /// Where a block of the file is in the volume below, and what makes it the file's.
+    fn below(&self, no: BlockNo) -> Option<(BlockNo, PatchId)> {
+        let (&first, run) = self.runs.range(..=no.get()).next_back()?;
+        let within = no.get() - first;
+        (within < run.count).then(|| (BlockNo(run.start.get() + within), run.after))
+    }
+
+    /// The number in the file of a block of the volume below.
+    fn in_file(&self, below: BlockNo) -> Option<BlockNo> {
+        let (&start, &(index, count)) = self.back.range(..=below.get()).next_back()?;
+        let within = below.get() - start;
+        (within < count).then(|| BlockNo(index + within))
+    }
+}
+
+/// The runs of a file. Taken last, under any lock.
+type SharedRuns = Arc<RwLock<Runs, rank::Leaf>>;
+
+/// The numbers of a file's blocks.
+struct FileNumbers {
+    runs: SharedRuns,
+    /// Those of the volume below.
+    below: Option<Arc<dyn Numbers>>,
+}
+
+impl Numbers for FileNumbers {
+    fn on_device(&self, own: BlockNo) -> Option<BlockNo> {
+        let (below, _) = self.runs.read().below(own)?;
+        self.below.as_ref().map_or(Some(below), |numbers| numbers.on_device(below))
+    }
+
+    fn of_volume(&self, device: BlockNo) -> Option<BlockNo> {
+        let below = self.below.as_ref().map_or(Some(device), |numbers| numbers.of_volume(device))?;
+        self.runs.read().in_file(below)
+    }
+}
+
+/// A file that a volume is in.
 pub struct Loopback<L: LowLevelFs> {
     file: PinnedFile<L>,
     read_only: bool,
-    /// By the first block's number in the file. Taken last, under any lock.
-    runs: RwLock<BTreeMap<u64, Run>, rank::Leaf>,
+    runs: SharedRuns,
     /// Held by who fills a hole.
     filling: Mutex<(), rank::Filling>,
 }
@@ -48,7 +100,7 @@ impl<L: LowLevelFs> Loopback<L> {
         if !read_only && cache.has_logged_contents() && !cache.journals_contents() {
             return Err(Errno::BUSY.into());
         }
-        let loopback = Self { file, read_only, runs: RwLock::new(BTreeMap::new()), filling: Mutex::new(()) };
+        let loopback = Self { file, read_only, runs: SharedRuns::default(), filling: Mutex::new(()) };
         let mut at = 0;
         while at < loopback.file.blocks() {
             at += loopback.learn(at, loopback.file.blocks() - at, PatchId::NONE)?;
@@ -86,7 +138,7 @@ impl<L: LowLevelFs> Loopback<L> {
     /// Behind the run that holds file block `no`.
     fn run_end(&self, no: u64) -> u64 {
         let runs = self.runs.read();
-        runs.range(..=no).next_back().map_or(no + 1, |(first, run)| (first + run.count).max(no + 1))
+        runs.runs.range(..=no).next_back().map_or(no + 1, |(first, run)| (first + run.count).max(no + 1))
     }
 
     /// Blocks that are filled together.
@@ -99,16 +151,13 @@ impl<L: LowLevelFs> Loopback<L> {
         let step = self.fill_blocks();
         let piece = (no / step * step, (no / step + 1) * step);
         let runs = self.runs.read();
-        let before = runs.range(..no).next_back().map_or(0, |(first, run)| first + run.count);
-        let behind = runs.range(no..).next().map_or(u64::MAX, |(&first, _)| first);
+        let before = runs.runs.range(..no).next_back().map_or(0, |(first, run)| first + run.count);
+        let behind = runs.runs.range(no..).next().map_or(u64::MAX, |(&first, _)| first);
         (before.max(piece.0), behind.min(piece.1).min(self.file.blocks()))
     }
 
     fn locate(&self, no: BlockNo) -> Option<(BlockNo, PatchId)> {
-        let runs = self.runs.read();
-        let (&first, run) = runs.range(..=no.get()).next_back()?;
-        let within = no.get() - first;
-        (within < run.count).then(|| (BlockNo(run.start.get() + within), run.after))
+        self.runs.read().below(no)
     }
 }
 
@@ -143,6 +192,11 @@ impl<L: LowLevelFs> Placement for Loopback<L> {
         self.find(no).ok_or_else(|| {
             Error::io(IoOp::Write, no, std::io::Error::other("the file has a hole where it was filled"))
         })
+    }
+
+    fn numbers(&self) -> Option<Arc<dyn Numbers>> {
+        let below = self.file.cache().numbers().ok()?;
+        Some(Arc::new(FileNumbers { runs: Arc::clone(&self.runs), below }))
     }
 
     fn logged_by(&self) -> Option<Arc<Cache>> {

@@ -24,7 +24,7 @@ pub mod view;
 
 pub use cache::{
     Bitmap, Block, Blocks, Cache, Exception, Fate, Handle, JournalConfig, JournalStatus, Linear, Medium,
-    Pieces, Placement, Run, Seal, Snapshots, Spot, Tx, VolumeDevice, VolumeOptions,
+    Numbers, Pieces, Placement, Seal, Snapshots, Spot, Tx, VolumeDevice, VolumeOptions,
 };
 pub use id::{PatchId, PatchIds, PatchState};
 pub use observer::{Event, Observer, What};

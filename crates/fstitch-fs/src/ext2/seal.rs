@@ -68,6 +68,14 @@ pub(super) struct Unsettled {
 }
 
 impl Unsettled {
+    /// One is in the descriptor.
+    fn forget(&mut self, kind: BlockKind) {
+        match kind {
+            BlockKind::BlockBitmap => self.blocks = None,
+            _ => self.inodes = None,
+        }
+    }
+
     /// Puts them into a descriptor.
     pub(super) fn put(self, raw: &mut [u8]) {
         if let Some(sum) = self.blocks {
@@ -299,11 +307,16 @@ impl Seal for Sealer {
 
     fn settle(&self, bitmaps: &[Bitmap<'_>], put: &mut dyn FnMut(BlockNo, usize, &[u8])) {
         let mut known = self.known.lock();
+        let known = &mut *known;
         for bitmap in bitmaps {
             let Some(sum) = self.bitmap_sum(bitmap.kind, bitmap.contents) else { return };
             let Some((group, settled)) = known.bitmaps.get_mut(&bitmap.block.get()) else { continue };
             *settled = Some(sum);
             let (block, at) = self.shape.descriptor_place(*group);
+            if let Some(unsettled) = known.unsettled.get_mut(group) {
+                // No journal of its own, but all changes go through the one of a volume below: the descriptor has it with the bitmap.
+                unsettled.forget(bitmap.kind);
+            }
             let (low, high) = match bitmap.kind {
                 BlockKind::BlockBitmap => (BG_BLOCK_BITMAP_CSUM_LO, BG_BLOCK_BITMAP_CSUM_HI),
                 _ => (BG_INODE_BITMAP_CSUM_LO, BG_INODE_BITMAP_CSUM_HI),

@@ -71,6 +71,7 @@ impl Drop for Cache {
     fn drop(&mut self) {
         if self.mapping.0.is_some() {
             self.shared.core().leave_volume(self.volume);
+            self.shared.seals.leave(self.holder);
             return;
         }
         if let Some(flusher) = self.flusher.get_mut().take() {

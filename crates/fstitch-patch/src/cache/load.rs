@@ -11,9 +11,11 @@ use fstitch_core::{BlockBuf, BlockKind, BlockNo, BlockRead, Result};
 
 use smallvec::SmallVec;
 
+use super::seal::of_another;
 use super::volume::{Spot, outside};
 use super::{Block, Cache, Core, CoreGuard, Shared};
 use crate::graph::patch::Sx;
+use crate::graph::{Holder, Slot};
 
 impl Cache {
     /// The block, read from the device on a miss. Not to be called while holding the core lock.
@@ -45,7 +47,7 @@ impl Cache {
         }
         let mut blocks = self.read_for(&[(block, kind)], owner)?;
         let found = blocks.pop().expect("one block was asked for");
-        self.shared.claim(&found, kind, owner)?;
+        self.shared.claim(&found, (self.holder, kind, owner))?;
         Ok(found)
     }
 
@@ -126,6 +128,9 @@ impl Cache {
         }
         let mut core = self.shared.core();
         let Found::Loaded(sx) = self.shared.look_up(&mut core, no) else { return Ok(None) };
+        if core.graph.slot(sx).holder != self.holder {
+            return Ok(None);
+        }
         core.graph.stats.cache_hits += 1;
         Ok(Some(take(&core, sx)))
     }
@@ -144,6 +149,9 @@ impl Cache {
         let mut core = self.shared.core();
         for &(no, _) in blocks {
             let Found::Loaded(sx) = self.shared.look_up(&mut core, no) else { return Ok(None) };
+            if core.graph.slot(sx).holder != self.holder {
+                return Ok(None);
+            }
             found.push(take(&core, sx));
         }
         core.graph.stats.cache_hits += to_u64(blocks.len());
@@ -162,7 +170,7 @@ impl Cache {
                     self.mapping.fill(no).inspect_err(|_| self.shared.core().graph.stats.read_errors += 1)?
                 }
             };
-            Ok(Wanted { spot, kind, owner, claimed })
+            Ok(Wanted { spot, no, kind, owner, holder: self.holder, claimed })
         };
         blocks.iter().map(wanted).collect()
     }
@@ -204,7 +212,7 @@ impl Cache {
             }
         };
         let slot = core.graph.slot_mut(sx);
-        (slot.kind, slot.owner) = (kind, owner);
+        (slot.kind, slot.owner, slot.holder) = (kind, owner, self.holder);
         slot.reach = spot.after;
         Ok(Block { no: block, ..self.shared.pin(&core, sx) })
     }
@@ -236,10 +244,14 @@ const HOLE: BlockNo = BlockNo(u64::MAX);
 /// A block that somebody asks for.
 struct Wanted {
     spot: Spot,
+    /// Its number in the volume.
+    no: BlockNo,
     kind: BlockKind,
     /// Whose it should be; 0 if nobody says.
     owner: u64,
-    /// By the volume whose it is: the kind is true.
+    /// Who asks.
+    holder: Holder,
+    /// By a volume whose it is: the kind is true.
     claimed: bool,
 }
 
@@ -257,14 +269,14 @@ impl Shared {
         let mut found: Vec<Option<Block>> = Vec::with_capacity(blocks.len());
         let mut missing: Vec<(usize, Sx, Block)> = Vec::new();
         let mut loading_elsewhere = false;
-        for (at, &Wanted { spot: Spot { block: no, after }, kind, claimed, .. }) in blocks.iter().enumerate()
-        {
+        for (at, wanted) in blocks.iter().enumerate() {
+            let &Wanted { spot: Spot { block: no, after }, kind, holder, .. } = wanted;
             match self.look_up(&mut core, no) {
                 Found::Loaded(sx) => {
                     core.graph.stats.cache_hits += 1;
-                    if claimed {
-                        let slot = core.graph.slot_mut(sx);
-                        (slot.kind, slot.reach) = (kind, after);
+                    if let Err(refused) = self.hold(core.graph.slot_mut(sx), wanted) {
+                        self.abandon(core, missing);
+                        return Err(refused);
                     }
                     found.push(Some(self.pin(&core, sx)));
                 }
@@ -280,7 +292,8 @@ impl Shared {
                     core.graph.stats.cache_misses += 1;
                     self.make_room(&mut core, self.block_size);
                     let sx = core.graph.add_slot(no, kind, None);
-                    core.graph.slot_mut(sx).reach = after;
+                    let slot = core.graph.slot_mut(sx);
+                    (slot.reach, slot.holder) = (after, holder);
                     core.index.insert(no, sx);
                     core.loaded += 1;
                     missing.push((at, sx, self.pin(&core, sx)));
@@ -302,6 +315,23 @@ impl Shared {
         Ok(found.into_iter().collect())
     }
 
+    /// A block that is there is somebody's who asks for it, from now on, if it may be.
+    fn hold(&self, slot: &mut Slot, wanted: &Wanted) -> Result<()> {
+        let &Wanted { spot: Spot { block, after }, no, kind, owner, holder, claimed } = wanted;
+        if slot.holder == holder {
+            if claimed {
+                (slot.kind, slot.reach) = (kind, after);
+            }
+            return Ok(());
+        }
+        if !self.seals.is_ceded(slot.holder, holder, slot.is_clean()) {
+            return if self.seals.covers(holder, kind) { Err(of_another(no)) } else { Ok(()) };
+        }
+        self.seals.verify((block, holder, kind, owner), slot.loaded())?;
+        (slot.kind, slot.owner, slot.holder, slot.reach) = (kind, owner, holder, after);
+        Ok(())
+    }
+
     /// Reads the missing blocks as one batch and fills their slots.
     fn load(
         self: &Arc<Self>,
@@ -318,7 +348,8 @@ impl Shared {
         assert_below(Rank::Core, "reading");
         let outcome = self.medium.read(&mut reads);
         let verify = |(read, &(at, ..)): (&BlockRead<'_>, &(usize, Sx, Block))| {
-            self.seals.verify((read.block, read.kind, blocks[at].owner), read.data)
+            let Wanted { holder, owner, .. } = blocks[at];
+            self.seals.verify((read.block, holder, read.kind, owner), read.data)
         };
         let outcome = outcome.and_then(|()| reads.iter().zip(&missing).try_for_each(verify));
         let mut core = self.core();
@@ -364,7 +395,7 @@ impl Shared {
             Found::Missing => self.add_fresh(core, spot.block, kind),
         };
         let slot = core.graph.slot_mut(sx);
-        (slot.kind, slot.owner, slot.reach) = (kind, 0, spot.after);
+        (slot.kind, slot.owner, slot.holder, slot.reach) = (kind, 0, 0, spot.after);
         sx
     }
 

@@ -58,8 +58,8 @@ use fstitch_core::waiting::Waiting;
 use fstitch_core::{BlockBuf, BlockDevice, BlockNo, Clock, Error, Geometry, Result};
 use rustc_hash::FxHashMap;
 
-use crate::graph::Graph;
 use crate::graph::patch::{Sx, Vx};
+use crate::graph::{Graph, Holder};
 use crate::observer::What;
 use crate::patchgroup::Group;
 use crate::{CacheOptions, Optimizations, PatchId, PatchState, Stats};
@@ -72,7 +72,7 @@ pub use load::{Blocks, Snapshots};
 use medium::Failures;
 pub use medium::{Exception, Fate, Medium};
 use seal::Seals;
-pub use seal::{Bitmap, Run, Seal};
+pub use seal::{Bitmap, Numbers, Seal};
 pub use tx::Tx;
 pub use volume::{Linear, Pieces, Placement, Spot, VolumeOptions};
 use volume::{Mapping, VolumeState};
@@ -86,6 +86,8 @@ pub struct Cache {
     /// The volume below whose mechanism that is, where its journal takes everything.
     below: Option<Arc<Cache>>,
     mapping: Mapping,
+    /// Its number among those who ask for blocks.
+    holder: Holder,
     block_count: u64,
     options: CacheOptions,
     /// Its changes go through a journal; changes under the core lock, and may be read without it.
@@ -225,6 +227,7 @@ impl Cache {
             below: None,
             mapping: Mapping(None),
             block_count: geometry.block_count,
+            holder: 0,
             options,
             journaled: Arc::new(AtomicBool::new(false)),
         })

@@ -12,6 +12,11 @@
 //! judged by what it holds now. Where the owner is another one the block is refused, and who was refused is refused again: its owner
 //! stays what it was. Only who makes the block anew replaces it.
 //!
+//! **In a stack** a block may be one of a volume in a file of another one, and both may have seals. Each block in the cache has a
+//! *holder*: the number of the [`Cache`] whose kind, owner and seal it has. That is the newest of those who asked for it, because a volume in a
+//! file is opened after the one whose file it is; when it is gone, whoever asks next. A block that changes its holder is
+//! verified as the new one's. Who is older, and has a seal for what he asks for, is refused it.
+//!
 //! **Under a journal** the block is sealed in memory when its transaction closes, and at no other time: the copy in the log, the image
 //! that goes home and what later changes undo are one image, sealed by what the block was then. Afterwards it may become another one's, or
 //! of another kind, before that image is home; and what a file's contents are that lie below it, or above, is nobody's to change. Without a
@@ -36,7 +41,7 @@ use fstitch_core::{BlockBuf, BlockKind, BlockNo, Error, Result, Structure};
 use smallvec::SmallVec;
 
 use super::{Block, Cache, Mapping, Shared};
-use crate::graph::Frozen;
+use crate::graph::{Frozen, Holder};
 
 /// A format's seal.
 pub trait Seal: Send + Sync {
@@ -70,84 +75,110 @@ pub struct Bitmap<'a> {
     pub contents: &'a [u8],
 }
 
-/// Blocks of a volume that are neighbours on the device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Run {
-    /// The first one's number in the volume.
-    pub own: BlockNo,
-    /// Its number on the device.
-    pub device: BlockNo,
-    /// How many.
-    pub count: u64,
+/// A volume's numbers of the blocks that it has on the device. Asked under any lock, takes none but its own, and keeps no file system.
+pub trait Numbers: Send + Sync {
+    /// The number that a block has on the device; `None` for one that has no place.
+    fn on_device(&self, own: BlockNo) -> Option<BlockNo>;
+    /// The number in the volume that a block of the device has; `None` for one that is not the volume's.
+    fn of_volume(&self, device: BlockNo) -> Option<BlockNo>;
 }
 
-impl Run {
-    fn device_number(&self, own: BlockNo) -> Option<BlockNo> {
-        let within = own.get().checked_sub(self.own.get()).filter(|within| *within < self.count)?;
-        Some(BlockNo(self.device.get() + within))
-    }
+/// Numbers of a volume; `None` where they are the device's.
+pub(super) type Numbered = Option<Arc<dyn Numbers>>;
 
-    fn own_number(&self, device: BlockNo) -> Option<BlockNo> {
-        let within = device.get().checked_sub(self.device.get()).filter(|within| *within < self.count)?;
-        Some(BlockNo(self.own.get() + within))
-    }
-}
+/// A block's number on the device, its holder, its kind and its owner.
+pub(super) type Described = (BlockNo, Holder, BlockKind, u64);
 
-/// A block's number on the device, its kind and its owner.
-type Described = (BlockNo, BlockKind, u64);
-
-/// A volume that has a seal.
+/// A volume's seal.
 struct Sealed {
-    runs: Vec<Run>,
+    numbers: Numbered,
+    /// The numbers of the volume whose journal takes its changes.
+    there: Numbered,
     seal: Arc<dyn Seal>,
 }
 
 impl Sealed {
     fn own_number(&self, device: BlockNo) -> Option<BlockNo> {
-        self.runs.iter().find_map(|run| run.own_number(device))
+        of_volume(&self.numbers, device)
     }
+}
 
-    fn device_number(&self, own: BlockNo) -> Option<BlockNo> {
-        self.runs.iter().find_map(|run| run.device_number(own))
-    }
+fn of_volume(numbers: &Numbered, device: BlockNo) -> Option<BlockNo> {
+    numbers.as_ref().map_or(Some(device), |numbers| numbers.of_volume(device))
+}
+
+/// Who may hold a block.
+#[derive(Default)]
+struct Entry {
+    /// It holds no block any more that somebody else asks for; what was changed through it keeps its seal.
+    is_gone: bool,
+    sealed: Option<Arc<Sealed>>,
 }
 
 /// The seals of all volumes.
-#[derive(Default)]
 pub(super) struct Seals {
     /// There is one.
     any: AtomicBool,
-    /// A seal is asked with this given back: the format looks up what it remembers.
-    volumes: RwLock<Vec<Arc<Sealed>>, rank::Leaf>,
+    /// By number. A seal is asked with this given back: the format looks up what it remembers.
+    entries: RwLock<Vec<Entry>, rank::Leaf>,
 }
 
-/// A block of a transaction: its number on the device, its kind and its newest contents.
-pub(super) type Logged = (BlockNo, BlockKind, Arc<BlockBuf>);
+impl Default for Seals {
+    fn default() -> Self {
+        Self { any: AtomicBool::new(false), entries: RwLock::new(vec![Entry::default()]) }
+    }
+}
+
+/// A block of a transaction: its number on the device, its holder, its kind and its newest contents.
+pub(super) type Logged = (BlockNo, Holder, BlockKind, Arc<BlockBuf>);
 
 /// What a volume says about the bitmaps that a transaction has logged.
 pub(super) struct Said {
-    /// The block of the device that says it, if the volume has it there.
-    pub(super) device: Option<BlockNo>,
-    /// The block's number in the volume.
+    /// The block that says it: its number in the volume.
     pub(super) own: BlockNo,
+    /// On the device, and in the volume whose transaction it is; `None` if it has no place.
+    pub(super) place: Option<(BlockNo, BlockNo)>,
     pub(super) offset: usize,
     pub(super) bytes: SmallVec<[u8; 8]>,
 }
 
 impl Seals {
-    /// Calls `work` with the seal of a block of the device, if it has one, and its number in its volume.
-    fn with<T>(
-        &self,
-        block: BlockNo,
-        kind: BlockKind,
-        work: impl FnOnce(&dyn Seal, BlockNo) -> T,
-    ) -> Option<T> {
+    /// The number of one more who may hold blocks.
+    pub(super) fn enter(&self) -> Result<Holder> {
+        let mut entries = self.entries.write();
+        let number = Holder::try_from(entries.len()).map_err(|_| {
+            Error::Unsupported("more than 65,535 volumes, one after the other, in one cache".to_owned())
+        })?;
+        entries.push(Entry::default());
+        Ok(number)
+    }
+
+    /// It is gone.
+    pub(super) fn leave(&self, holder: Holder) {
+        self.entries.write()[usize::from(holder)].is_gone = true;
+    }
+
+    /// Whether `asking` may have a block that another one holds, which has changes or not.
+    pub(super) fn is_ceded(&self, holder: Holder, asking: Holder, is_clean: bool) -> bool {
+        asking > holder || is_clean && self.entries.read()[usize::from(holder)].is_gone
+    }
+
+    fn of(&self, holder: Holder) -> Option<Arc<Sealed>> {
         if self.are_none() {
             return None;
         }
-        let of = |volume: &Arc<Sealed>| Some((Arc::clone(volume), volume.own_number(block)?));
-        let (volume, own) = self.volumes.read().iter().find_map(of)?;
-        volume.seal.covers(kind).then(|| work(&*volume.seal, own))
+        self.entries.read()[usize::from(holder)].sealed.clone()
+    }
+
+    /// Calls `work` with the seal of a block of the device, if it has one, and its number in its volume.
+    fn with<T>(
+        &self,
+        (block, holder, kind): (BlockNo, Holder, BlockKind),
+        work: impl FnOnce(&dyn Seal, BlockNo) -> T,
+    ) -> Option<T> {
+        let volume = self.of(holder).filter(|volume| volume.seal.covers(kind))?;
+        let own = volume.own_number(block)?;
+        Some(work(&*volume.seal, own))
     }
 
     /// Whether no volume has one.
@@ -156,8 +187,10 @@ impl Seals {
     }
 
     /// Seals the image of a block of the device; a copy of it where others have it too.
-    pub(super) fn seal_in_place(&self, (block, kind, owner): Described, image: &mut Arc<BlockBuf>) {
-        self.with(block, kind, |seal, own| seal.seal(own, kind, owner, &mut Arc::make_mut(image)[..]));
+    pub(super) fn seal_in_place(&self, (block, holder, kind, owner): Described, image: &mut Arc<BlockBuf>) {
+        self.with((block, holder, kind), |seal, own| {
+            seal.seal(own, kind, owner, &mut Arc::make_mut(image)[..]);
+        });
     }
 
     /// Seals what is about to be written.
@@ -166,64 +199,69 @@ impl Seals {
             return;
         }
         for frozen in batch.iter_mut().filter(|frozen| !frozen.is_logged) {
-            self.seal_in_place((frozen.no, frozen.kind, frozen.owner), &mut frozen.image);
+            let described = (frozen.no, frozen.holder, frozen.kind, frozen.owner);
+            self.seal_in_place(described, &mut frozen.image);
         }
     }
 
     /// Looks at what was read.
-    pub(super) fn verify(&self, (block, kind, owner): Described, image: &[u8]) -> Result<()> {
-        self.with(block, kind, |seal, own| seal.verify(own, kind, owner, image)).unwrap_or(Ok(()))
+    pub(super) fn verify(&self, (block, holder, kind, owner): Described, image: &[u8]) -> Result<()> {
+        self.with((block, holder, kind), |seal, own| seal.verify(own, kind, owner, image)).unwrap_or(Ok(()))
     }
 
     /// What the volumes whose bitmaps these are say about them.
     pub(super) fn settle(&self, logged: &[Logged]) -> Vec<Said> {
         let mut said = Vec::new();
-        let volumes = self.volumes.read().clone();
-        for volume in volumes {
-            let bitmaps: Vec<Bitmap<'_>> = logged
+        for of_one in logged.chunk_by(|(_, one, ..), (_, other, ..)| one == other) {
+            let Some(volume) = self.of(of_one[0].1) else { continue };
+            let bitmaps: Vec<Bitmap<'_>> = of_one
                 .iter()
-                .filter_map(|(device, kind, contents)| {
+                .filter_map(|(device, _, kind, contents)| {
                     Some(Bitmap { block: volume.own_number(*device)?, kind: *kind, contents })
                 })
                 .collect();
-            if bitmaps.is_empty() {
-                continue;
-            }
+            let mut says: Vec<Said> = Vec::new();
             volume.seal.settle(&bitmaps, &mut |own, offset, bytes| {
-                let (device, bytes) = (volume.device_number(own), SmallVec::from_slice(bytes));
-                said.push(Said { device, own, offset, bytes });
+                says.push(Said { own, place: None, offset, bytes: SmallVec::from_slice(bytes) });
             });
+            for mut says in says {
+                let on_device = volume.numbers.as_ref().map_or(Some(says.own), |all| all.on_device(says.own));
+                says.place = on_device.and_then(|device| Some((device, of_volume(&volume.there, device)?)));
+                said.push(says);
+            }
         }
         said
     }
 
-    /// Whether a block of the device has one.
-    fn covers(&self, block: BlockNo, kind: BlockKind) -> bool {
-        self.with(block, kind, |_, _| ()).is_some()
+    /// Whether blocks of a kind have one.
+    pub(super) fn covers(&self, holder: Holder, kind: BlockKind) -> bool {
+        self.of(holder).is_some_and(|volume| volume.seal.covers(kind))
     }
 }
 
 impl Shared {
     /// Gives a block to its owner, if it is theirs.
-    pub(super) fn claim(&self, block: &Block, kind: BlockKind, owner: u64) -> Result<()> {
+    pub(super) fn claim(&self, block: &Block, (holder, kind, owner): (Holder, BlockKind, u64)) -> Result<()> {
         loop {
             let (no, image) = {
                 let core = self.core();
                 let slot = core.graph.slot(block.slot);
-                if owner == 0 || slot.owner == owner || !self.seals.covers(slot.no, kind) {
+                if owner == 0 || !self.seals.covers(holder, kind) {
                     return Ok(());
                 }
-                if slot.owner != 0 {
-                    let structure = Structure::Other("owner of a block");
-                    return Err(Error::corrupt(structure, block.no, "it is in use as another one's"));
+                if slot.holder != holder || slot.owner != 0 && slot.owner != owner {
+                    return Err(of_another(block.no));
+                }
+                if slot.owner == owner {
+                    return Ok(());
                 }
                 (slot.no, Arc::clone(slot.loaded()))
             };
-            self.seals.verify((no, kind, owner), &image)?;
+            self.seals.verify((no, holder, kind, owner), &image)?;
             let mut core = self.core();
             let slot = core.graph.slot_mut(block.slot);
             // It may have been changed or given away meanwhile.
-            if slot.owner == 0 && Arc::ptr_eq(&image, slot.loaded()) {
+            if slot.holder == holder && slot.owner == 0 && Arc::ptr_eq(&image, slot.loaded()) {
                 (slot.kind, slot.owner) = (kind, owner);
                 return Ok(());
             }
@@ -231,25 +269,43 @@ impl Shared {
     }
 }
 
+/// The error for who wants a block that is somebody else's.
+pub(super) fn of_another(block: BlockNo) -> Error {
+    Error::corrupt(Structure::Other("owner of a block"), block, "it is in use as another one's")
+}
+
 impl Cache {
     /// From now on blocks of this volume are sealed when they are written and verified when they are read. To be called before
     /// anything is.
     ///
     /// # Errors
-    /// `Unsupported` for a volume whose blocks are scattered over another one, in a file of which it is.
+    /// `Unsupported` for a volume whose [`Placement`](super::Placement) knows no numbers.
     pub fn set_seal(&self, seal: Arc<dyn Seal>) -> Result<()> {
-        let whole = Run { own: BlockNo(0), device: BlockNo(0), count: self.block_count };
-        let runs = match &self.mapping {
-            Mapping(None) => Some(vec![whole]),
-            Mapping(Some(placement)) => placement.runs(),
-        };
-        let Some(runs) = runs else {
-            return Err(Error::Unsupported("checksums of a volume that is in a file of another one".into()));
-        };
+        let (numbers, there) = (self.numbers()?, self.numbers_there()?);
         let seals = &self.shared.seals;
-        let mut volumes = seals.volumes.write();
-        volumes.push(Arc::new(Sealed { runs, seal }));
+        seals.entries.write()[usize::from(self.holder)].sealed =
+            Some(Arc::new(Sealed { numbers, there, seal }));
         seals.any.store(true, Ordering::Release);
         Ok(())
+    }
+
+    /// The volume's numbers; `None` where they are the device's.
+    ///
+    /// # Errors
+    /// `Unsupported` if where the volume is knows none.
+    pub fn numbers(&self) -> Result<Option<Arc<dyn Numbers>>> {
+        let Mapping(Some(placement)) = &self.mapping else { return Ok(None) };
+        let numbers = placement.numbers().ok_or_else(|| {
+            Error::Unsupported("checksums of a volume that does not know its blocks by their places".into())
+        })?;
+        Ok(Some(numbers))
+    }
+
+    /// The numbers of the volume whose mechanism changes obey.
+    fn numbers_there(&self) -> Result<Numbered> {
+        match &self.below {
+            Some(below) => below.numbers_there(),
+            None => self.numbers(),
+        }
     }
 }

@@ -9,7 +9,8 @@ use fstitch_core::num::to_usize;
 use fstitch_core::{BlockNo, Error, IoOp, Result};
 
 use super::journal::Journal;
-use super::{Cache, Core, Run, Shared};
+use super::seal::Numbers;
+use super::{Cache, Core, Shared};
 use crate::graph::patch::Vx;
 use crate::graph::{Arrangement, Logging};
 use crate::{Ordering, PatchId};
@@ -48,8 +49,8 @@ pub trait Placement: Send + Sync {
         self.find(no).ok_or_else(|| outside(no))
     }
 
-    /// The runs of neighbours that all blocks lie in, where they stay so.
-    fn runs(&self) -> Option<Vec<Run>> {
+    /// The blocks' numbers, both ways: what a volume must have whose blocks are sealed.
+    fn numbers(&self) -> Option<Arc<dyn Numbers>> {
         None
     }
 
@@ -95,8 +96,18 @@ impl Placement for Linear {
         (no.get() < self.count).then(|| Spot::stable(BlockNo(self.first.get() + no.get())))
     }
 
-    fn runs(&self) -> Option<Vec<Run>> {
-        Some(vec![Run { own: BlockNo(0), device: self.first, count: self.count }])
+    fn numbers(&self) -> Option<Arc<dyn Numbers>> {
+        Some(Arc::new(*self))
+    }
+}
+
+impl Numbers for Linear {
+    fn on_device(&self, own: BlockNo) -> Option<BlockNo> {
+        (own.get() < self.count).then(|| BlockNo(self.first.get() + own.get()))
+    }
+
+    fn of_volume(&self, device: BlockNo) -> Option<BlockNo> {
+        device.get().checked_sub(self.first.get()).filter(|own| *own < self.count).map(BlockNo)
     }
 }
 
@@ -138,16 +149,9 @@ impl Placement for Pieces {
         piece.fill(inner)
     }
 
-    fn runs(&self) -> Option<Vec<Run>> {
-        let mut runs = Vec::new();
-        let mut before = 0;
-        for piece in &self.0 {
-            runs.extend(
-                piece.runs()?.into_iter().map(|run| Run { own: BlockNo(before + run.own.get()), ..run }),
-            );
-            before += piece.block_count();
-        }
-        Some(runs)
+    fn numbers(&self) -> Option<Arc<dyn Numbers>> {
+        let of_piece = |piece: &Arc<dyn Placement>| Some((piece.block_count(), piece.numbers()?));
+        Some(Arc::new(NumbersOfPieces(self.0.iter().map(of_piece).collect::<Option<_>>()?)))
     }
 
     fn logged_by(&self) -> Option<Arc<Cache>> {
@@ -165,6 +169,33 @@ impl Placement for Pieces {
 
     fn give(&self) -> Result<()> {
         self.0.iter().try_for_each(|piece| piece.give())
+    }
+}
+
+/// The numbers of [`Pieces`]: how many blocks each has, and its own.
+struct NumbersOfPieces(Vec<(u64, Arc<dyn Numbers>)>);
+
+impl Numbers for NumbersOfPieces {
+    fn on_device(&self, own: BlockNo) -> Option<BlockNo> {
+        let mut left = own.get();
+        for (count, piece) in &self.0 {
+            if left < *count {
+                return piece.on_device(BlockNo(left));
+            }
+            left -= count;
+        }
+        None
+    }
+
+    fn of_volume(&self, device: BlockNo) -> Option<BlockNo> {
+        let mut before = 0;
+        for (count, piece) in &self.0 {
+            if let Some(within) = piece.of_volume(device) {
+                return Some(BlockNo(before + within.get()));
+            }
+            before += count;
+        }
+        None
     }
 }
 
@@ -223,6 +254,7 @@ impl Cache {
     /// [`Error::Unsupported`] if 255 volumes exist.
     pub fn volume(&self, placement: Arc<dyn Placement>, options: VolumeOptions) -> Result<Arc<Self>> {
         let shared = Arc::clone(&self.shared);
+        let holder = shared.seals.enter()?;
         let below = placement.logged_by();
         let (volume, journaled) = match &below {
             Some(below) => {
@@ -241,6 +273,7 @@ impl Cache {
             below,
             block_count: placement.block_count(),
             mapping: Mapping(Some(placement)),
+            holder,
             options: own,
             journaled,
         }))

@@ -7,7 +7,7 @@ use fstitch_core::{BlockBuf, BlockKind, BlockNo};
 
 use super::patch::{Change, NO_SLOT, Px, Role, Sx, Undo, Vx};
 use super::slot::OfBlock;
-use super::{Graph, at};
+use super::{Graph, Holder, Slot, at};
 use crate::PatchId;
 use crate::observer::What;
 
@@ -18,6 +18,7 @@ pub(crate) struct Frozen {
     pub(crate) no: BlockNo,
     pub(crate) kind: BlockKind,
     pub(crate) owner: u64,
+    pub(crate) holder: Holder,
     /// Its volume keeps a journal: what is sealed there was sealed as its transaction closed.
     pub(crate) is_logged: bool,
     pub(crate) image: Arc<BlockBuf>,
@@ -110,7 +111,8 @@ impl Graph {
         self.stats.blocks_written_undone += u64::from(!whole);
         let image = if whole { Arc::clone(self.slots[at(sx)].loaded()) } else { self.image_with_undo(sx) };
         let slot = &self.slots[at(sx)];
-        Frozen { slot: sx, no: slot.no, kind: slot.kind, owner: slot.owner, is_logged, image }
+        let &Slot { no, kind, owner, holder, .. } = slot;
+        Frozen { slot: sx, no, kind, owner, holder, is_logged, image }
     }
 
     /// Marks all patches of a block in flight, out of its list and its counts.

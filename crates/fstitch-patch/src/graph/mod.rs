@@ -67,7 +67,7 @@ pub(crate) use create::Contents as ChangeContents;
 pub(crate) use flight::{Frozen, Readiness};
 pub(crate) use logged::{Arrangement, Home, Logging, Running};
 use patch::{Patch, Px, Sx, Vx};
-pub(crate) use slot::Slot;
+pub(crate) use slot::{Holder, Slot};
 pub(crate) use walk::{Closure, Mark};
 pub(crate) use why::{Obstacle, Root};
 

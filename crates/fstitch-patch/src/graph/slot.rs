@@ -97,6 +97,10 @@ impl Uncommitted {
     }
 }
 
+/// Which cache a block has its kind, its owner and its seal from, by its number: 0 for the whole device's, the others in the order in
+/// which they were made.
+pub(crate) type Holder = u16;
+
 /// A block and its patches.
 #[derive(Debug)]
 pub(crate) struct Slot {
@@ -104,6 +108,8 @@ pub(crate) struct Slot {
     pub(crate) kind: BlockKind,
     /// Whose it is, as a word that only the volume's format understands; 0 while nobody has said.
     pub(crate) owner: u64,
+    /// Who says what it holds: kind, owner and seal.
+    pub(crate) holder: Holder,
     /// The newest contents (invariant 4); `None` while the first read is under way.
     pub(crate) data: Option<Arc<BlockBuf>>,
     /// Uncommitted patches in creation order, the hard one included.
@@ -151,6 +157,7 @@ impl Slot {
             no,
             kind,
             owner: 0,
+            holder: 0,
             data,
             patches: Uncommitted::default(),
             hard: None,

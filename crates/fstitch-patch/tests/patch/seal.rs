@@ -14,8 +14,8 @@ use fstitch_core::{
 use fstitch_patch::journal::Area;
 use fstitch_patch::journal::format::{SUPERBLOCK_SIZE, Superblock};
 use fstitch_patch::{
-    Cache, CacheOptions, JournalConfig, JournalMode, Linear, Optimizations, PatchId, Placement, Seal, Spot,
-    VolumeOptions,
+    Cache, CacheOptions, JournalConfig, JournalMode, Linear, Numbers, Optimizations, PatchId, Placement,
+    Seal, Spot, VolumeOptions,
 };
 
 const BLOCK: usize = 1024;
@@ -227,8 +227,13 @@ fn copies_in_a_journal_have_the_sums_of_their_contents() {
     }
 }
 
-/// Every second block of the device.
-struct Scattered;
+/// Every second block of the device, backwards.
+#[derive(Clone, Copy)]
+struct Scattered {
+    is_numbered: bool,
+}
+
+const LAST: u64 = 2 * (BLOCKS - 1);
 
 impl Placement for Scattered {
     fn block_count(&self) -> u64 {
@@ -236,7 +241,22 @@ impl Placement for Scattered {
     }
 
     fn find(&self, no: BlockNo) -> Option<Spot> {
-        Some(Spot::stable(BlockNo(2 * no.get())))
+        self.on_device(no).map(Spot::stable)
+    }
+
+    fn numbers(&self) -> Option<Arc<dyn Numbers>> {
+        self.is_numbered.then(|| Arc::new(*self) as _)
+    }
+}
+
+impl Numbers for Scattered {
+    fn on_device(&self, own: BlockNo) -> Option<BlockNo> {
+        LAST.checked_sub(2 * own.get()).map(BlockNo)
+    }
+
+    fn of_volume(&self, device: BlockNo) -> Option<BlockNo> {
+        let twice = LAST.checked_sub(device.get())?;
+        twice.is_multiple_of(2).then_some(BlockNo(twice / 2))
     }
 }
 
@@ -251,8 +271,115 @@ fn a_volume_on_a_part_of_the_device_seals_by_its_own_numbers() {
     (0..200).for_each(|_| change(&volume, &mut seed, &mut patches));
     volume.sync_all().unwrap();
     assert!(device.wrong.lock().unwrap().is_empty(), "{:?}", device.wrong);
-    let scattered = engine.volume(Arc::new(Scattered), VolumeOptions::default()).unwrap();
+    let unknown = Arc::new(Scattered { is_numbered: false });
+    let scattered = engine.volume(unknown, VolumeOptions::default()).unwrap();
     assert!(matches!(scattered.set_seal(Arc::new(Sums::default())), Err(Error::Unsupported(_))));
+}
+
+/// A volume with sums, and one in a file of it.
+fn stack(combination: u8) -> (Arc<MemDevice>, Arc<Cache>, Arc<dyn Placement>) {
+    let device = Arc::new(MemDevice::new(1024, 256));
+    let optimizations = Optimizations::combination(combination);
+    let options = CacheOptions { optimizations, ..CacheOptions::default() };
+    let outer = Cache::new(Arc::clone(&device) as _, options, Arc::new(ManualClock::new()));
+    outer.set_seal(Arc::new(Sums::default())).unwrap();
+    (device, outer, Arc::new(Scattered { is_numbered: true }))
+}
+
+/// Fails unless each block of the inner volume that has a sum has the one of its own number.
+fn assert_inner_sums(device: &MemDevice, what: &str) {
+    let image = device.image();
+    for no in (0..BLOCKS).filter(|&no| kind_of(no) == SEALED) {
+        let at = usize::try_from(LAST - 2 * no).unwrap() * BLOCK;
+        let block = &image[at..at + BLOCK];
+        assert!(is_sealed(no, block) || block.iter().all(|&byte| byte == 0), "{what}: block {no}");
+    }
+}
+
+#[test]
+fn a_block_has_the_seal_of_the_innermost_volume() {
+    for combination in 0..16 {
+        let (device, outer, place) = stack(combination);
+        // The outer volume has written the file, and looks into it while the inner one is at work.
+        for no in 0..2 * BLOCKS {
+            let block = outer.read(BlockNo(no), PLAIN).unwrap();
+            outer.lock().bytes(&block, 700, &[0], &[]);
+        }
+        let inner = outer.volume(Arc::clone(&place), VolumeOptions::default()).unwrap();
+        inner.set_seal(Arc::new(Sums::default())).unwrap();
+        let (mut seed, mut patches) = (Seed::new(u64::from(combination)), Vec::new());
+        let mut written = 0;
+        for _ in 0..300 {
+            change(&inner, &mut seed, &mut patches);
+            if seed.chance(1, 3) {
+                outer.read(BlockNo(seed.below(2 * BLOCKS)), PLAIN).unwrap();
+            }
+            if seed.chance(1, 4) {
+                written += outer.step_blocks(&mut |_| seed.chance(1, 2)).unwrap();
+            }
+            assert_inner_sums(&device, &format!("combination {combination}"));
+        }
+        assert!(written > 50, "{written}");
+        inner.sync_all().unwrap();
+        assert_inner_sums(&device, "at the end");
+    }
+}
+
+#[test]
+fn a_volume_without_sums_in_one_that_has_them_is_left_alone() {
+    let (device, outer, place) = stack(15);
+    let inner = outer.volume(place, VolumeOptions::default()).unwrap();
+    // What this volume has there means nothing to the outer one, which has read it as a file's.
+    outer.read(BlockNo(LAST), PLAIN).unwrap();
+    let block = inner.read(BlockNo(0), SEALED).unwrap();
+    inner.lock().bytes(&block, SUM_AT, b"whatever", &[]);
+    inner.sync_all().unwrap();
+    drop(block);
+    let at = BlockNo(LAST).index() * BLOCK;
+    assert_eq!(&device.image()[at + SUM_AT..at + BLOCK], b"whatever");
+    // Nor is it read as the outer one's, but by mistake.
+    assert!(inner.read(BlockNo(0), SEALED).is_ok());
+    assert!(matches!(outer.read(BlockNo(LAST), SEALED), Err(Error::Corrupt(_))));
+    assert!(outer.read(BlockNo(LAST), PLAIN).is_ok());
+}
+
+#[test]
+fn what_the_file_holds_is_verified_when_the_inner_volume_takes_it() {
+    let (_, outer, place) = stack(15);
+    let block = outer.read(BlockNo(LAST), PLAIN).unwrap();
+    outer.lock().bytes(&block, 16, b"a file's", &[]);
+    let inner = outer.volume(place, VolumeOptions::default()).unwrap();
+    inner.set_seal(Arc::new(Sums::default())).unwrap();
+    for _ in 0..2 {
+        let Err(Error::Corrupt(corruption)) = inner.read(BlockNo(0), SEALED) else { panic!("it has no sum") };
+        assert_eq!(corruption.block, Some(BlockNo(0)));
+    }
+    assert!(inner.read_many(&[(BlockNo(2), SEALED), (BlockNo(0), SEALED)]).is_err());
+    assert!(inner.read(BlockNo(2), SEALED).is_ok(), "what was asked for with it");
+}
+
+#[test]
+fn what_a_volume_leaves_is_its_files_again() {
+    let (device, outer, place) = stack(15);
+    let inner = outer.volume(Arc::clone(&place), VolumeOptions::default()).unwrap();
+    inner.set_seal(Arc::new(Sums::default())).unwrap();
+    let block = inner.read(BlockNo(0), SEALED).unwrap();
+    inner.lock().bytes(&block, 16, b"inner", &[]);
+    drop((block, inner));
+    // What was not stable keeps its seal.
+    let block = outer.read(BlockNo(LAST), PLAIN).unwrap();
+    while outer.step_blocks(&mut |_| true).unwrap() > 0 {}
+    let at = BlockNo(LAST).index() * BLOCK;
+    assert!(is_sealed(0, &device.image()[at..at + BLOCK]), "changed before it was closed");
+    // Then nobody looks at it any more.
+    let again = outer.read(BlockNo(LAST), PLAIN).unwrap();
+    outer.lock().bytes(&again, SUM_AT, b"a file's", &[]);
+    outer.sync_all().unwrap();
+    drop((block, again));
+    assert_eq!(&device.image()[at + SUM_AT..at + BLOCK], b"a file's");
+    let next = outer.volume(place, VolumeOptions::default()).unwrap();
+    next.set_seal(Arc::new(Sums::default())).unwrap();
+    assert!(next.read(BlockNo(0), SEALED).is_err(), "the file's owner has overwritten its sum");
 }
 
 #[test]

@@ -76,18 +76,18 @@ impl Shared {
         let slots =
             running.into_iter().flat_map(|running| running.homes.keys()).map(|&sx| core.graph.slot(sx));
         let is_bitmap = |slot: &&Slot| matches!(slot.kind, BlockKind::BlockBitmap | BlockKind::InodeBitmap);
-        let logged = |slot: &Slot| (slot.no, slot.kind, Arc::clone(slot.loaded()));
+        let logged = |slot: &Slot| (slot.no, slot.holder, slot.kind, Arc::clone(slot.loaded()));
         let mut bitmaps: Vec<Logged> = slots.filter(is_bitmap).map(logged).collect();
-        bitmaps.sort_unstable_by_key(|&(no, ..)| no);
-        for Said { device, own, offset, bytes } in self.seals.settle(&bitmaps) {
-            let slot = device.and_then(|no| core.index.get(&no).copied());
-            let Some(slot) = slot.filter(|&sx| core.graph.slot(sx).data.is_some()) else {
+        bitmaps.sort_unstable_by_key(|&(no, holder, ..)| (holder, no));
+        for Said { own, place, offset, bytes } in self.seals.settle(&bitmaps) {
+            let slot = place.and_then(|(device, there)| Some((*core.index.get(&device)?, there)));
+            let Some((slot, no)) = slot.filter(|&(sx, _)| core.graph.slot(sx).data.is_some()) else {
                 let why = format!("block {own}, which says what a bitmap is, is not in memory");
                 return Err(Error::Poisoned(why.into()));
             };
             let narrow = |n: usize| u32::try_from(n).expect("blocks are small");
             let change = Change::Bytes { offset: narrow(offset), len: narrow(bytes.len()) };
-            core.graph.change(Site { volume, slot, no: own }, change, &Contents::Bytes(&bytes), &[]);
+            core.graph.change(Site { volume, slot, no }, change, &Contents::Bytes(&bytes), &[]);
         }
         Ok(())
     }
@@ -153,7 +153,7 @@ impl Shared {
         for &(_, sx, _) in &closing.homes {
             let slot = core.graph.slot_mut(sx);
             if let Some(data) = &mut slot.data {
-                self.seals.seal_in_place((slot.no, slot.kind, slot.owner), data);
+                self.seals.seal_in_place((slot.no, slot.holder, slot.kind, slot.owner), data);
             }
         }
     }
