@@ -299,6 +299,21 @@ fn jobs() -> Vec<Job> {
             "ext3 full in a file of ext3 ordered",
             "--fs ext3 --consistency full --inside ext3-ordered+sparse",
         ),
+        (
+            &INSIDE,
+            "ext4 ordered in a file of ext4 ordered, both with checksums",
+            "--fs ext4 --consistency ordered --inside ext4-ordered+sparse",
+        ),
+        (
+            &INSIDE_SHORT,
+            "ext4 soft in a file of ext4 soft, both with checksums",
+            "--fs ext4 --consistency soft --inside ext4-soft+sparse",
+        ),
+        (
+            &INSIDE_SHORT,
+            "ext4 async in a file of ext4 full, both with checksums",
+            "--fs ext4 --consistency async --inside ext4-full",
+        ),
     ] {
         jobs.extend(volume.jobs(name, system));
     }

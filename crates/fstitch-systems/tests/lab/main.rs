@@ -420,6 +420,24 @@ fn loopback_volumes_and_random_runs() {
     lawful("ext3-ordered@ext2-soft+sparse", "db", 1, 24);
 }
 
+/// As far as both keep checksums, each keeps its own: in memory, in the log of either and on the medium.
+#[test]
+fn loopback_volumes_that_keep_checksums() {
+    for (system, count) in [
+        ("ext4-ordered@ext4-ordered", 60),
+        ("ext4-soft@ext4-soft+sparse", 60),
+        ("ext4-async@ext4-full", 60),
+        ("ext4-soft@ext2-soft+sparse", 30),
+        ("ext2-soft@ext4-metadata+sparse", 30),
+        ("ext4-full@ext4-ordered+sparse", 30),
+        ("ext4-ordered-nosum@ext4-soft", 120),
+    ] {
+        lawful(system, "seq1", count, 12);
+        lawful(system, "random", 3, 24);
+    }
+    lawful("ext4-ordered@ext4-ordered-c256+sparse", "writers", 3, 24);
+}
+
 /// The same volume on a device that writes the file and passes no flush on, as the comparison.
 #[test]
 fn loopback_volumes_without_patches_are_found_corrupt_at_once() {
@@ -582,6 +600,7 @@ fn groups_are_ordered_under_every_mechanism() {
         "ext2-soft@ext3-ordered+sparse",
         "ext3-metadata@ext2-soft",
         "ext2-soft@ext3-full",
+        "ext4-ordered@ext4-ordered+sparse",
     ] {
         ordered_groups(system, Level::M2, 0..8);
     }
