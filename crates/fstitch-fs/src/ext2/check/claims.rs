@@ -3,7 +3,7 @@
 use fstitch_core::{BlockKind, FileKind, Result};
 
 use super::clusters::{Clusters, by_pointers, place_in_cluster, rehome};
-use super::extents::{self, Fate, Seen, VisitExtents, walk_extents};
+use super::extents::{self, Enter, Fate, Seen, VisitExtents, walk_extents};
 use super::inodes::{self, Scan};
 use super::mmp;
 use super::parts::blocks_max;
@@ -18,6 +18,9 @@ use crate::ext2::num::{idx, wide};
 
 /// The first block that a pointer cannot name.
 const POINTERS_END: u64 = 1 << 32;
+
+/// Of so many nodes what they map is copied for who has them too: each costs a walk of all below it, and damage has few.
+const COPIED_NODES_MAX: u32 = 256;
 
 /// The double-indirect pointer, the only one that the resize inode uses.
 pub(super) const DOUBLE_INDIRECT: usize = 13;
@@ -211,15 +214,20 @@ impl VisitExtents for Claimer<'_> {
         self.state.seals()
     }
 
-    fn node(&mut self, _: &Volume<'_>, block: u64, _: u64) -> Result<bool> {
+    fn node(&mut self, _: &Volume<'_>, block: u64, _: u64) -> Result<Enter> {
         self.totals.blocks += 1;
-        if self.state.claim(block) {
-            return Ok(true);
+        if !self.state.has_owner(block) {
+            self.state.claim(block);
+            return Ok(Enter::Own);
         }
-        // What a second owner's node maps would be shared all over again.
         let text = format!("node {block} of inode {} has another owner", self.ino);
-        let _ = self.state.corrupt("block-shared", text);
-        Ok(false)
+        if self.state.corrupt("block-shared", text) && self.state.copied_nodes < COPIED_NODES_MAX {
+            // Who of them is right nobody knows. Below, all is shared as well, and copied as far as there is room.
+            self.state.copied_nodes += 1;
+            return Ok(Enter::Anothers);
+        }
+        self.state.claim(block);
+        Ok(Enter::Leave)
     }
 
     fn extent(&mut self, volume: &Volume<'_>, extent: Extent) -> Result<Fate> {
@@ -314,6 +322,9 @@ impl Claimer<'_> {
 
     /// Gives this inode its own copy of a shared block, if there is room.
     fn copy_of(&mut self, volume: &Volume<'_>, block: u64) -> Result<Verdict> {
+        if self.state.full_groups == volume.shape.group_count() {
+            return Ok(Verdict::Set(0));
+        }
         let mut bytes = vec![0; volume.block_size()];
         // Before anything is changed: the other owner may be a bitmap.
         volume.read(block, BlockKind::Data, &mut bytes)?;

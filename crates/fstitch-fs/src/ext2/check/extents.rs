@@ -8,8 +8,8 @@
 //! An index entry that says another file block than the node below begins with is a finding, but leaves nothing out: the
 //! extents say themselves which file blocks they map, and only their order decides.
 //!
-//! **Bounds.** Who visits must not enter a node twice, so a walk reads each block of the volume once at most; a tree is at
-//! most [`DEPTH_MAX`] deep. Without mending nothing is kept in memory; with it 16 bytes for each extent of one file.
+//! **Bounds.** Who visits enters no node twice, but for a number of nodes that is the same for any volume, so a walk reads each block of the volume once
+//! at most and few again; a tree is at most [`DEPTH_MAX`] deep. Without mending nothing is kept in memory; with it 16 bytes for each extent of one file.
 
 use std::ops::Range;
 
@@ -38,10 +38,21 @@ pub(super) enum Fate {
     Replace(Vec<Extent>),
 }
 
+/// What becomes of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Enter {
+    /// It is this tree's.
+    Own,
+    /// It is another one's, and stays so: what it maps is this one's too, by nodes of its own.
+    Anothers,
+    /// It is left out with all below.
+    Leave,
+}
+
 /// What somebody does with the parts of a tree.
 pub(super) trait VisitExtents {
-    /// Judges a node's block, which lies in the volume, before it is read; false to leave it out with all below.
-    fn node(&mut self, volume: &Volume<'_>, block: u64, logical: u64) -> Result<bool>;
+    /// Judges a node's block, which lies in the volume, before it is read.
+    fn node(&mut self, volume: &Volume<'_>, block: u64, logical: u64) -> Result<Enter>;
 
     /// The sum of a node is of other contents than it has.
     fn bad_sum(&mut self, block: u64) -> bool {
@@ -271,11 +282,12 @@ impl Walk<'_, '_> {
             self.damaged("pointer-invalid", format!("a node at block {block} for file block {logical}"));
             return Ok(());
         }
-        if !self.visit.node(self.volume, block, logical)? {
-            self.seen.rebuild |= self.keep;
+        let enter = self.visit.node(self.volume, block, logical)?;
+        self.seen.rebuild |= self.keep && enter != Enter::Own;
+        if enter == Enter::Leave {
             return Ok(());
         }
-        if self.keep {
+        if self.keep && enter == Enter::Own {
             self.seen.nodes.push(block);
         }
         let mut bytes = vec![0; self.volume.block_size()];
@@ -284,7 +296,7 @@ impl Walk<'_, '_> {
             self.damaged("extent-node", format!("the node at block {block} {problem}"));
             return Ok(());
         }
-        if !self.volume.node_sum_matches(self.owner, &bytes) {
+        if enter == Enter::Own && !self.volume.node_sum_matches(self.owner, &bytes) {
             if self.visit.seals() {
                 self.volume.write_node(block, self.owner, &mut bytes)?;
             } else {
@@ -324,8 +336,8 @@ struct Listing<'a> {
 }
 
 impl VisitExtents for Listing<'_> {
-    fn node(&mut self, _: &Volume<'_>, block: u64, _: u64) -> Result<bool> {
-        Ok(!self.state.is_shared(block))
+    fn node(&mut self, _: &Volume<'_>, block: u64, _: u64) -> Result<Enter> {
+        Ok(if self.state.is_shared(block) { Enter::Leave } else { Enter::Own })
     }
 
     fn extent(&mut self, _: &Volume<'_>, extent: Extent) -> Result<Fate> {
