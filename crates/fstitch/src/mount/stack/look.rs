@@ -175,7 +175,7 @@ pub fn is_to_be_recovered(
     let seen = format.look(devices.0)?;
     ensure!(
         seen.block_size == block_size,
-        "it has blocks of {} bytes and the others have {block_size}: in a stack all are of one size",
+        "it has blocks of {} bytes and the others have {block_size}: in a stack all are of one size (`fstitch mkfs -b {block_size}`)",
         seen.block_size
     );
     if devices.1.is_some() && seen.journal != OwnJournal::Device {
