@@ -12,7 +12,8 @@ use fstitch_core::{
 use fstitch_patch::journal::format::{SUPERBLOCK_SIZE, Superblock};
 use fstitch_patch::journal::{Area, Home, Log, replay};
 use fstitch_patch::{
-    Bitmap, Block, Cache, CacheOptions, JournalConfig, JournalMode, Optimizations, PatchId, Seal,
+    Bitmap, Block, Cache, CacheOptions, JournalConfig, JournalMode, Numbers, Optimizations, PatchId,
+    Placement, Seal, Spot, VolumeOptions,
 };
 
 const BLOCK: usize = 1024;
@@ -74,11 +75,69 @@ impl Seal for Sums {
     }
 }
 
+/// Where the volume is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Where {
+    /// It is the device.
+    Alone,
+    /// In a file of a volume whose journal takes everything, backwards before [`FILE_END`].
+    Inside,
+}
+
+/// The first block behind the file, which holds the blocks of the volume from the last one on.
+const FILE_END: u64 = 70;
+
+impl Where {
+    fn place(self, no: BlockNo) -> BlockNo {
+        match self {
+            Self::Alone => no,
+            Self::Inside => BlockNo(FILE_END - 1 - no.get()),
+        }
+    }
+}
+
+struct File {
+    below: Arc<Cache>,
+}
+
+impl Placement for File {
+    fn block_count(&self) -> u64 {
+        40
+    }
+
+    fn find(&self, no: BlockNo) -> Option<Spot> {
+        Some(Spot::stable(Where::Inside.place(no)))
+    }
+
+    fn logged_by(&self) -> Option<Arc<Cache>> {
+        Some(Arc::clone(&self.below))
+    }
+
+    fn numbers(&self) -> Option<Arc<dyn Numbers>> {
+        Some(Arc::new(Backwards))
+    }
+}
+
+struct Backwards;
+
+impl Numbers for Backwards {
+    fn on_device(&self, own: BlockNo) -> Option<BlockNo> {
+        Some(Where::Inside.place(own))
+    }
+
+    fn of_volume(&self, device: BlockNo) -> Option<BlockNo> {
+        (FILE_END - 40..FILE_END).contains(&device.get()).then(|| Where::Inside.place(device))
+    }
+}
+
 struct Run {
     seed: Seed,
     mode: JournalMode,
+    place: Where,
     device: Arc<MemDevice>,
     cache: Arc<Cache>,
+    /// Whose journal it is.
+    logging: Arc<Cache>,
     area: Area,
     /// As formats do.
     descriptors: Block,
@@ -86,7 +145,7 @@ struct Run {
 }
 
 impl Run {
-    fn new(mut seed: Seed, mode: JournalMode, seal: Sums) -> Self {
+    fn new(mut seed: Seed, mode: JournalMode, (place, seal): (Where, Sums)) -> Self {
         let device = Arc::new(MemDevice::new(1024, BLOCKS));
         let area = Area::of_file([(BlockNo(AREA.0), AREA.1)]).unwrap();
         let mut journal = vec![0; BLOCK];
@@ -97,17 +156,43 @@ impl Run {
             Le::put_u64(&mut descriptors, of_bitmap(no) + 8, sum(BlockNo(no), 0, &[0; BLOCK]));
         }
         seal.seal(DESCRIPTORS, BlockKind::GroupDescriptor, 0, &mut descriptors);
-        let made = [(BlockNo(AREA.0), &journal), (DESCRIPTORS, &descriptors)];
+        let made = [(BlockNo(AREA.0), &journal), (place.place(DESCRIPTORS), &descriptors)];
         let write = |(block, data)| BlockWrite { block, kind: BlockKind::Superblock, data };
         device.write(&made.map(|(block, data): (_, &Vec<u8>)| write((block, &data[..])))).unwrap();
         let optimizations = Optimizations::combination(u8::try_from(seed.below(16)).unwrap());
         let options = CacheOptions { optimizations, ..CacheOptions::default() };
-        let cache = Cache::new(Arc::clone(&device) as _, options, Arc::new(ManualClock::new()));
-        cache.set_seal(Arc::new(seal)).unwrap();
+        let logging = Cache::new(Arc::clone(&device) as _, options, Arc::new(ManualClock::new()));
         let commit_interval = Duration::from_secs(5);
-        cache.start_journal(JournalConfig { mode, area: area.clone(), commit_interval }).unwrap();
+        let config = JournalConfig { mode, area: area.clone(), commit_interval };
+        if place == Where::Inside {
+            logging.set_seal(Arc::new(Sums { settles: false })).unwrap();
+            logging.start_journal(config.clone()).unwrap();
+        }
+        let file = File { below: Arc::clone(&logging) };
+        let cache = match place {
+            Where::Alone => Arc::clone(&logging),
+            Where::Inside => logging.volume(Arc::new(file), VolumeOptions::default()).unwrap(),
+        };
+        cache.set_seal(Arc::new(seal)).unwrap();
+        if place == Where::Alone {
+            cache.start_journal(config).unwrap();
+        }
         let descriptors = cache.read(DESCRIPTORS, BlockKind::GroupDescriptor).unwrap();
-        Self { seed, mode, device, cache, area, descriptors, owners: [0; 6] }
+        Self { seed, mode, place, device, cache, logging, area, descriptors, owners: [0; 6] }
+    }
+
+    /// A bit of a bitmap is taken for another one: nobody counts anything.
+    fn reallocate(&mut self) {
+        let no = BITMAPS.start + self.seed.below(BITMAPS.end - BITMAPS.start);
+        let first = u32::try_from(self.seed.below(8 * 512)).unwrap();
+        let _step = self.cache.begin(0, 1).unwrap();
+        let bitmap = self.cache.read(BlockNo(no), BlockKind::BlockBitmap).unwrap();
+        let mut tx = self.cache.lock();
+        let is_set = |bit: u32| tx.data(&bitmap)[at(u64::from(bit / 8))] & (1 << (bit % 8)) != 0;
+        let (set, clear) = (is_set(first), (first..8 * 1024).find(|&bit| is_set(bit) != is_set(first)));
+        let Some(other) = clear else { return };
+        tx.bits(&bitmap, first, 1, !set, &[]);
+        tx.bits(&bitmap, other, 1, set, &[]);
     }
 
     /// A bit of a bitmap is flipped, and counted.
@@ -140,7 +225,7 @@ impl Run {
         // A file's contents wait until the block is free; what is logged need not.
         let befores: &[PatchId] = if next == FILE { &[freed] } else { &[] };
         if next == FILE || self.seed.chance(1, 2) {
-            self.cache.close_transaction().unwrap();
+            self.logging.close_transaction().unwrap();
         }
         self.give(no, next, |cache| {
             let (block, contents) = match next {
@@ -173,7 +258,7 @@ impl Run {
         let mut log = Log::open(&copy, &self.area, home).unwrap();
         replay(&mut log, &copy, &|_, _| BlockKind::Data, &mut |_| {}).unwrap();
         let image = copy.image();
-        let block = |no: BlockNo| &image[at(no.get()) * BLOCK..][..BLOCK];
+        let block = |no: BlockNo| &image[at(self.place.place(no).get()) * BLOCK..][..BLOCK];
         let mut unsound = Vec::new();
         let mut expect = |is_right: bool, what: String| unsound.extend((!is_right).then_some(what));
         let descriptors = block(DESCRIPTORS);
@@ -201,13 +286,14 @@ impl Run {
 
 /// The first thing that a cut finds to be unsound, in a run from this seed; and how many images were written with later
 /// changes undone.
-fn run(seed: u64, mode: JournalMode, settles: bool) -> (Option<String>, u64) {
-    let mut run = Run::new(Seed::new(seed), mode, Sums { settles });
+fn run(seed: u64, (mode, place): (JournalMode, Where), settles: bool) -> (Option<String>, u64) {
+    let mut run = Run::new(Seed::new(seed), mode, (place, Sums { settles }));
     for _ in 0..300 {
-        match run.seed.below(8) {
+        match run.seed.below(9) {
             0..=1 => run.allocate(),
             2..=4 => run.change_hands(),
-            5 => drop(run.cache.close_transaction().unwrap()),
+            5 => drop(run.logging.close_transaction().unwrap()),
+            6 => run.reallocate(),
             _ => {}
         }
         let (cache, seed) = (&run.cache, &mut run.seed);
@@ -217,17 +303,20 @@ fn run(seed: u64, mode: JournalMode, settles: bool) -> (Option<String>, u64) {
         }
     }
     run.cache.check_invariants();
-    run.cache.stop_journal().unwrap();
+    run.cache.sync_all().unwrap();
+    run.logging.stop_journal().unwrap();
     (run.cut().into_iter().next(), run.cache.stats().blocks_written_undone)
 }
 
 #[test]
 fn every_cut_leaves_sums_of_what_is_beside_them() {
     let mut undone = 0;
-    for mode in [JournalMode::Metadata, JournalMode::Ordered, JournalMode::Full] {
+    let alone =
+        [JournalMode::Metadata, JournalMode::Ordered, JournalMode::Full].map(|mode| (mode, Where::Alone));
+    for how in alone.into_iter().chain([(JournalMode::Full, Where::Inside)]) {
         for seed in 0..40 {
-            let (unsound, images) = run(seed, mode, true);
-            assert_eq!(unsound, None, "seed {seed}, {mode:?}");
+            let (unsound, images) = run(seed, how, true);
+            assert_eq!(unsound, None, "seed {seed}, {how:?}");
             undone += images;
         }
     }
@@ -236,13 +325,15 @@ fn every_cut_leaves_sums_of_what_is_beside_them() {
 
 #[test]
 fn a_sum_that_is_not_settled_is_noticed() {
-    let (unsound, _) = run(0, JournalMode::Metadata, false);
-    assert!(unsound.unwrap().starts_with("the sum of bitmap"));
+    for how in [(JournalMode::Metadata, Where::Alone), (JournalMode::Full, Where::Inside)] {
+        let (unsound, _) = run(0, how, false);
+        assert!(unsound.unwrap().starts_with("the sum of bitmap"), "{how:?}");
+    }
 }
 
 #[test]
 fn where_a_sum_has_no_place_nothing_becomes_stable() {
-    let mut run = Run::new(Seed::new(1), JournalMode::Metadata, Sums { settles: true });
+    let mut run = Run::new(Seed::new(1), JournalMode::Metadata, (Where::Alone, Sums { settles: true }));
     let before = run.cut();
     let bitmap = run.cache.read(BlockNo(BITMAPS.start), BlockKind::BlockBitmap).unwrap();
     let elsewhere = run.cache.fresh(TABLE, BlockKind::Inode).unwrap();
