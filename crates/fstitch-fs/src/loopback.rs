@@ -7,7 +7,7 @@ use std::sync::Arc;
 use fstitch_core::lock::{Mutex, RwLock};
 use fstitch_core::num::to_u64;
 use fstitch_core::order::rank;
-use fstitch_core::{BlockNo, Errno, Error, InodeNo, IoOp, Result};
+use fstitch_core::{BlockNo, Errno, Error, InodeNo, IoOp, Result, Structure};
 use fstitch_patch::{Cache, Numbers, PatchId, Placement, Spot};
 
 use crate::uhfs::{LowLevelFs, PinnedFile, Uhfs};
@@ -37,9 +37,16 @@ struct Runs {
 }
 
 impl Runs {
-    fn insert(&mut self, index: u64, run: Run) {
+    /// False, and nothing is entered, if the volume below has given one of the blocks to another place of the file as well.
+    fn insert(&mut self, index: u64, run: Run) -> bool {
+        let (start, end) = (run.start.get(), run.start.get() + run.count);
+        let before = self.back.range(..end).next_back();
+        if before.is_some_and(|(&first, &(at, count))| first + count > start && at != index) {
+            return false;
+        }
         self.runs.insert(index, run);
-        self.back.insert(run.start.get(), (index, run.count));
+        self.back.insert(start, (index, run.count));
+        true
     }
 
     /// Where a block of the file is in the volume below, and what makes it the file's.
@@ -121,7 +128,14 @@ impl<L: LowLevelFs> Loopback<L> {
         let extent = self.file.run(index, max)?;
         if let Some(start) = extent.start {
             let run = Run { start, count: extent.count, after };
-            self.runs.write().insert(index, run);
+            if !self.runs.write().insert(index, run) {
+                let what = format!("file block {index} is at another one's place");
+                return Err(Error::corrupt(
+                    Structure::Other("map of a file that a volume is in"),
+                    start,
+                    what,
+                ));
+            }
         }
         Ok(extent.count)
     }

@@ -14,8 +14,8 @@ use smallvec::SmallVec;
 use super::seal::of_another;
 use super::volume::{Spot, outside};
 use super::{Block, Cache, Core, CoreGuard, Shared};
+use crate::graph::Holder;
 use crate::graph::patch::Sx;
-use crate::graph::{Holder, Slot};
 
 impl Cache {
     /// The block, read from the device on a miss. Not to be called while holding the core lock.
@@ -239,7 +239,7 @@ pub type Blocks = SmallVec<[Block; 4]>;
 pub type Snapshots = SmallVec<[Arc<BlockBuf>; 4]>;
 
 /// Stands for all holes of the file that a volume is in, where nobody writes.
-const HOLE: BlockNo = BlockNo(u64::MAX);
+pub(super) const HOLE: BlockNo = BlockNo(u64::MAX);
 
 /// A block that somebody asks for.
 struct Wanted {
@@ -274,7 +274,8 @@ impl Shared {
             match self.look_up(&mut core, no) {
                 Found::Loaded(sx) => {
                     core.graph.stats.cache_hits += 1;
-                    if let Err(refused) = self.hold(core.graph.slot_mut(sx), wanted) {
+                    if let Err(refused) = self.hold(&mut core, sx, wanted) {
+                        core.graph.stats.read_errors += 1;
                         self.abandon(core, missing);
                         return Err(refused);
                     }
@@ -316,20 +317,45 @@ impl Shared {
     }
 
     /// A block that is there is somebody's who asks for it, from now on, if it may be.
-    fn hold(&self, slot: &mut Slot, wanted: &Wanted) -> Result<()> {
+    fn hold(&self, core: &mut Core, sx: Sx, wanted: &Wanted) -> Result<()> {
         let &Wanted { spot: Spot { block, after }, no, kind, owner, holder, claimed } = wanted;
+        let slot = core.graph.slot_mut(sx);
         if slot.holder == holder {
             if claimed {
                 (slot.kind, slot.reach) = (kind, after);
             }
             return Ok(());
         }
-        if !self.seals.is_ceded(slot.holder, holder, slot.is_clean()) {
+        if block == HOLE {
+            return Ok(());
+        }
+        let is_left = self.seals.is_gone(slot.holder) && self.is_settled(core, sx);
+        if is_left {
+            self.leave_sealed(core, sx);
+        }
+        let slot = core.graph.slot_mut(sx);
+        if !is_left && holder < slot.holder {
             return if self.seals.covers(holder, kind) { Err(of_another(no)) } else { Ok(()) };
         }
         self.seals.verify((block, holder, kind, owner), slot.loaded())?;
         (slot.kind, slot.owner, slot.holder, slot.reach) = (kind, owner, holder, after);
         Ok(())
+    }
+
+    /// Whether nothing of a block is to be sealed any more: it has no changes that are not in flight, or all are in a log, or it has no
+    /// seal.
+    fn is_settled(&self, core: &Core, sx: Sx) -> bool {
+        let slot = core.graph.slot(sx);
+        slot.patches.is_empty() || core.graph.is_in_log(sx) || !self.seals.covers(slot.holder, slot.kind)
+    }
+
+    /// The block in memory becomes what it is on the medium: there it was sealed on the way.
+    fn leave_sealed(&self, core: &mut Core, sx: Sx) {
+        let slot = core.graph.slot_mut(sx);
+        let described = (slot.no, slot.holder, slot.kind, slot.owner);
+        if let Some(data) = &mut slot.data {
+            self.seals.seal_in_place(described, data);
+        }
     }
 
     /// Reads the missing blocks as one batch and fills their slots.

@@ -14,8 +14,9 @@
 //!
 //! **In a stack** a block may be one of a volume in a file of another one, and both may have seals. Each block in the cache has a
 //! *holder*: the number of the [`Cache`] whose kind, owner and seal it has. That is the newest of those who asked for it, because a volume in a
-//! file is opened after the one whose file it is; when it is gone, whoever asks next. A block that changes its holder is
-//! verified as the new one's. Who is older, and has a seal for what he asks for, is refused it.
+//! file is opened after the one whose file it is; when it is gone, whoever asks next, once nothing of the block is to be sealed: its bytes in
+//! memory become those of the medium before. A block that changes its holder is verified as the new one's. Who is older, and has a seal for
+//! what he asks for, is refused it; as contents of the file he gets what is in memory, where the seal's bytes mean nothing.
 //!
 //! **Under a journal** the block is sealed in memory when its transaction closes, and at no other time: the copy in the log, the image
 //! that goes home and what later changes undo are one image, sealed by what the block was then. Afterwards it may become another one's, or
@@ -40,6 +41,7 @@ use fstitch_core::order::rank;
 use fstitch_core::{BlockBuf, BlockKind, BlockNo, Error, Result, Structure};
 use smallvec::SmallVec;
 
+use super::load::HOLE;
 use super::{Block, Cache, Mapping, Shared};
 use crate::graph::{Frozen, Holder};
 
@@ -158,9 +160,9 @@ impl Seals {
         self.entries.write()[usize::from(holder)].is_gone = true;
     }
 
-    /// Whether `asking` may have a block that another one holds, which has changes or not.
-    pub(super) fn is_ceded(&self, holder: Holder, asking: Holder, is_clean: bool) -> bool {
-        asking > holder || is_clean && self.entries.read()[usize::from(holder)].is_gone
+    /// Whether nobody stands for it any more.
+    pub(super) fn is_gone(&self, holder: Holder) -> bool {
+        self.entries.read()[usize::from(holder)].is_gone
     }
 
     fn of(&self, holder: Holder) -> Option<Arc<Sealed>> {
@@ -247,6 +249,9 @@ impl Shared {
                 let core = self.core();
                 let slot = core.graph.slot(block.slot);
                 if owner == 0 || !self.seals.covers(holder, kind) {
+                    return Ok(());
+                }
+                if slot.no == HOLE {
                     return Ok(());
                 }
                 if slot.holder != holder || slot.owner != 0 && slot.owner != owner {

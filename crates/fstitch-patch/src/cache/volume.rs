@@ -254,7 +254,6 @@ impl Cache {
     /// [`Error::Unsupported`] if 255 volumes exist.
     pub fn volume(&self, placement: Arc<dyn Placement>, options: VolumeOptions) -> Result<Arc<Self>> {
         let shared = Arc::clone(&self.shared);
-        let holder = shared.seals.enter()?;
         let below = placement.logged_by();
         let (volume, journaled) = match &below {
             Some(below) => {
@@ -263,6 +262,7 @@ impl Cache {
             }
             None => (shared.core().add_volume(options.ordering)?, Arc::new(AtomicBool::new(false))),
         };
+        let holder = shared.seals.enter().inspect_err(|_| shared.core().leave_volume(volume))?;
         let mut own = shared.options.clone();
         own.read_only |= options.read_only;
         own.ordering = options.ordering;

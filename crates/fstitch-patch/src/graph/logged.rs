@@ -99,6 +99,16 @@ impl Logging {
 }
 
 impl Graph {
+    /// Whether all changes of a block of metadata are in a log, of transactions that have closed.
+    pub(crate) fn is_in_log(&self, sx: Sx) -> bool {
+        self.slot(sx).patches.iter().all(|&px| {
+            let is_running = |logging: &Logging| {
+                logging.running.as_ref().is_some_and(|running| running.homes.contains_key(&sx))
+            };
+            self.logging(self.patch(px).volume).is_some_and(|logging| !is_running(logging))
+        })
+    }
+
     pub(crate) fn logging(&self, volume: Vx) -> Option<&Logging> {
         match &self.arrangements[usize::from(volume)] {
             Arrangement::Logged(logging) => Some(logging),

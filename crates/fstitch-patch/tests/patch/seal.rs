@@ -371,6 +371,8 @@ fn what_a_volume_leaves_is_its_files_again() {
     while outer.step_blocks(&mut |_| true).unwrap() > 0 {}
     let at = BlockNo(LAST).index() * BLOCK;
     assert!(is_sealed(0, &device.image()[at..at + BLOCK]), "changed before it was closed");
+    // And in memory it is what the medium has: who copies the file gets that.
+    assert!(is_sealed(0, &outer.read(BlockNo(LAST), PLAIN).unwrap().snapshot()), "read as a file's");
     // Then nobody looks at it any more.
     let again = outer.read(BlockNo(LAST), PLAIN).unwrap();
     outer.lock().bytes(&again, SUM_AT, b"a file's", &[]);
@@ -380,6 +382,74 @@ fn what_a_volume_leaves_is_its_files_again() {
     let next = outer.volume(place, VolumeOptions::default()).unwrap();
     next.set_seal(Arc::new(Sums::default())).unwrap();
     assert!(next.read(BlockNo(0), SEALED).is_err(), "the file's owner has overwritten its sum");
+}
+
+#[test]
+fn a_volume_is_closed_and_opened_again_in_one_cache() {
+    let (device, outer, place) = stack(15);
+    let mut seed = Seed::new(7);
+    for round in 0..6 {
+        let inner = outer.volume(Arc::clone(&place), VolumeOptions::default()).unwrap();
+        inner.set_seal(Arc::new(Sums::default())).unwrap();
+        let mut patches = Vec::new();
+        // What it finds in memory is verified as it is found on the medium.
+        (0..30).for_each(|_| change(&inner, &mut seed, &mut patches));
+        inner.sync_all().unwrap();
+        drop(inner);
+        for no in (0..BLOCKS).filter(|_| round % 2 == 0) {
+            let at = BlockNo(LAST - 2 * no);
+            let found = outer.read(at, PLAIN).unwrap().snapshot();
+            assert_eq!(
+                found[..],
+                device.image()[at.index() * BLOCK..][..BLOCK],
+                "block {no} of round {round}"
+            );
+        }
+    }
+}
+
+#[test]
+fn volumes_that_are_read_share_the_zeros_of_holes() {
+    let (_, outer, _) = stack(15);
+    let options = VolumeOptions { read_only: true, ..VolumeOptions::default() };
+    let opened = || {
+        let volume = outer.volume(Arc::new(Nowhere), options).unwrap();
+        volume.set_seal(Arc::new(Sums::default())).unwrap();
+        volume
+    };
+    let (one, two) = (opened(), opened());
+    for volume in [&one, &two, &one] {
+        assert!(volume.read(BlockNo(3), SEALED).unwrap().snapshot().iter().all(|&byte| byte == 0));
+        assert!(volume.read_owned(BlockNo(4), SEALED, 7).is_ok());
+    }
+}
+
+/// A file of which no block has a place.
+#[derive(Clone, Copy)]
+struct Nowhere;
+
+impl Placement for Nowhere {
+    fn block_count(&self) -> u64 {
+        BLOCKS
+    }
+
+    fn find(&self, _no: BlockNo) -> Option<Spot> {
+        None
+    }
+
+    fn numbers(&self) -> Option<Arc<dyn Numbers>> {
+        Some(Arc::new(*self))
+    }
+}
+
+impl Numbers for Nowhere {
+    fn on_device(&self, _own: BlockNo) -> Option<BlockNo> {
+        None
+    }
+
+    fn of_volume(&self, _device: BlockNo) -> Option<BlockNo> {
+        None
+    }
 }
 
 #[test]

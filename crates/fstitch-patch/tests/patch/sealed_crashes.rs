@@ -348,3 +348,32 @@ fn where_a_sum_has_no_place_nothing_becomes_stable() {
     assert!(why.contains("block 11"), "{why}");
     assert_eq!((run.cut(), run.device.image()[at(BITMAPS.start) * BLOCK]), (before, 0));
 }
+
+/// What was logged below is not home yet when the volume is closed, and the file is written.
+#[test]
+fn what_a_volume_leaves_in_the_log_below_is_its_files() {
+    let mut run = Run::new(Seed::new(3), JournalMode::Full, (Where::Inside, Sums { settles: true }));
+    (0..20).for_each(|_| {
+        run.allocate();
+        run.change_hands();
+    });
+    run.logging.close_transaction().unwrap();
+    let Run { cache, logging, descriptors, device, .. } = run;
+    let blocks: Vec<u64> = (0..OWNED).chain(BITMAPS).chain([DESCRIPTORS.get()]).collect();
+    drop((cache, descriptors));
+    for &no in &blocks {
+        let _step = logging.begin(0, 1).unwrap();
+        let block = logging.read(Where::Inside.place(BlockNo(no)), BlockKind::Data).unwrap();
+        let mut tx = logging.lock();
+        tx.bytes(&block, 100, b"a file's", &[]);
+        tx.bytes(&block, SUM_AT, b"its sum!", &[]);
+    }
+    logging.sync_all().unwrap();
+    logging.stop_journal().unwrap();
+    let image = device.image();
+    for no in blocks {
+        let block = &image[at(Where::Inside.place(BlockNo(no)).get()) * BLOCK..][..BLOCK];
+        assert_eq!((&block[100..108], &block[SUM_AT..]), (&b"a file's"[..], &b"its sum!"[..]), "block {no}");
+    }
+    assert!(logging.poisoned().is_none());
+}

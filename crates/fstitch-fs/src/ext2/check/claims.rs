@@ -205,7 +205,7 @@ impl Visit for Claimer<'_> {
         if level > 0 {
             return Ok(Verdict::Set(0));
         }
-        self.copy_of(volume, block)
+        self.copy_of(volume, block, allocate)
     }
 }
 
@@ -214,7 +214,7 @@ impl VisitExtents for Claimer<'_> {
         self.state.seals()
     }
 
-    fn node(&mut self, _: &Volume<'_>, block: u64, _: u64) -> Result<Enter> {
+    fn node(&mut self, volume: &Volume<'_>, block: u64, _: u64) -> Result<Enter> {
         self.totals.blocks += 1;
         if !self.state.has_owner(block) {
             self.state.claim(block);
@@ -222,9 +222,9 @@ impl VisitExtents for Claimer<'_> {
         }
         let text = format!("node {block} of inode {} has another owner", self.ino);
         if self.state.corrupt("block-shared", text) && self.state.copied_nodes < COPIED_NODES_MAX {
-            // Who of them is right nobody knows. Below, all is shared as well, and copied as far as there is room.
+            // Who of them is right nobody knows. Below, all is shared as well, and copied as far as there is room: the nodes first.
             self.state.copied_nodes += 1;
-            return Ok(Enter::Anothers);
+            return Ok(Enter::Anothers(take(volume, self.state)?));
         }
         self.state.claim(block);
         Ok(Enter::Leave)
@@ -301,7 +301,8 @@ impl Claimer<'_> {
                     // It reads as zeros, as a hole does.
                     continue;
                 }
-                match self.copy_of(volume, start)? {
+                // The tree names it when it is made again, after a flush.
+                match self.copy_of(volume, start, take)? {
                     Verdict::Set(0) => continue,
                     Verdict::Set(fresh) => start = fresh,
                     Verdict::Follow | Verdict::Skip => {}
@@ -321,8 +322,8 @@ impl Claimer<'_> {
     }
 
     /// Gives this inode its own copy of a shared block, if there is room.
-    fn copy_of(&mut self, volume: &Volume<'_>, block: u64) -> Result<Verdict> {
-        if self.state.full_groups == volume.shape.group_count() {
+    fn copy_of(&mut self, volume: &Volume<'_>, block: u64, allocate: Allocate) -> Result<Verdict> {
+        if self.state.full_groups >= groups_end(volume) {
             return Ok(Verdict::Set(0));
         }
         let mut bytes = vec![0; volume.block_size()];
@@ -335,6 +336,9 @@ impl Claimer<'_> {
         Ok(Verdict::Set(fresh))
     }
 }
+
+/// [`allocate`] or [`take`].
+type Allocate = fn(&Volume<'_>, &mut State) -> Result<Option<u64>>;
 
 /// Blocks that inodes have, whatever is wrong with them.
 fn all_owned(volume: &Volume<'_>, state: &State) -> Result<Bits> {
@@ -349,9 +353,8 @@ fn all_owned(volume: &Volume<'_>, state: &State) -> Result<Bits> {
 pub(super) fn allocatable(volume: &Volume<'_>, state: &State) -> Result<u64> {
     let shape = &volume.shape;
     let mut bytes = vec![0; volume.block_size()];
-    let end = POINTERS_END / u64::from(shape.blocks_per_group);
     let mut count = 0;
-    for group in (0..shape.group_count()).take_while(|&group| u64::from(group) < end) {
+    for group in 0..groups_end(volume) {
         volume.read_bitmap(group, Map::Blocks, &mut bytes)?;
         let start = shape.group_start(group);
         let clusters = shape.group_blocks(group) >> shape.log_cluster;
@@ -366,32 +369,43 @@ pub(super) fn allocatable(volume: &Volume<'_>, state: &State) -> Result<u64> {
 ///
 /// A bitmap may be wrong, and owners may come later in the scan: the first who needs a block looks who they are.
 pub(super) fn allocate(volume: &Volume<'_>, state: &mut State) -> Result<Option<u64>> {
+    let taken = take(volume, state)?;
+    if taken.is_some() && !state.seals() {
+        volume.source.flush()?;
+    }
+    Ok(taken)
+}
+
+/// One more than the last group that is taken from: who is mapped by pointers can have nothing behind.
+fn groups_end(volume: &Volume<'_>) -> u32 {
+    let end = POINTERS_END / u64::from(volume.shape.blocks_per_group);
+    volume.shape.group_count().min(u32::try_from(end).unwrap_or(u32::MAX))
+}
+
+/// As [`allocate`], for who flushes before anything points there.
+fn take(volume: &Volume<'_>, state: &mut State) -> Result<Option<u64>> {
     if state.owned_later.is_none() {
         state.owned_later = Some(all_owned(volume, state)?);
     }
     let shape = &volume.shape;
     let mut bytes = vec![0; volume.block_size()];
-    // Who is mapped by pointers can have nothing behind these groups.
-    let end = POINTERS_END / u64::from(shape.blocks_per_group);
-    for group in (state.full_groups..shape.group_count()).take_while(|&group| u64::from(group) < end) {
+    for group in state.full_groups..groups_end(volume) {
         volume.read_bitmap(group, Map::Blocks, &mut bytes)?;
         let start = shape.group_start(group);
         // Whole ones.
         let clusters = shape.group_blocks(group) >> shape.log_cluster;
-        let free = (0..clusters)
+        // Nothing becomes free in a run.
+        let free = (state.full_clusters..clusters)
             .find(|&at| !bits::bit(&bytes, idx(at)) && !state.is_owned(start + shape.blocks_of(at)));
         if let Some(at) = free {
             bits::put_bit(&mut bytes, idx(at), true);
             volume.write_bitmap(group, Map::Blocks, &bytes)?;
-            if !state.seals() {
-                volume.source.flush()?;
-            }
             let block = start + shape.blocks_of(at);
             state.claim(block);
+            state.full_clusters = at + 1;
             return Ok(Some(block));
         }
-        // Nothing becomes free in a run.
-        state.full_groups = group + 1;
+        (state.full_groups, state.full_clusters) = (group + 1, 0);
     }
     Ok(None)
 }

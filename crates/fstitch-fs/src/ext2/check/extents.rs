@@ -43,8 +43,8 @@ pub(super) enum Fate {
 pub(super) enum Enter {
     /// It is this tree's.
     Own,
-    /// It is another one's, and stays so: what it maps is this one's too, by nodes of its own.
-    Anothers,
+    /// It is another one's, and stays so: what it maps is this one's too, by nodes of its own, for one of which this block is free.
+    Anothers(Option<u64>),
     /// It is left out with all below.
     Leave,
 }
@@ -99,6 +99,8 @@ pub(super) struct Seen {
     pub(super) crosses_end: bool,
     /// The blocks of the nodes that are this tree's alone. [only if the extents were asked for]
     pub(super) nodes: Vec<u64>,
+    /// Blocks that were taken for nodes.
+    pub(super) reserved: Vec<u64>,
 }
 
 /// Visits everything in the tree of inode `ino`, whose bytes are `raw`, in file order. With `keep`, the extents that stay
@@ -287,8 +289,10 @@ impl Walk<'_, '_> {
         if enter == Enter::Leave {
             return Ok(());
         }
-        if self.keep && enter == Enter::Own {
-            self.seen.nodes.push(block);
+        match enter {
+            Enter::Own if self.keep => self.seen.nodes.push(block),
+            Enter::Anothers(Some(reserved)) => self.seen.reserved.push(reserved),
+            _ => {}
         }
         let mut bytes = vec![0; self.volume.block_size()];
         self.volume.read(block, BlockKind::Indirect, &mut bytes)?;

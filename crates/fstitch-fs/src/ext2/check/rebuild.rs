@@ -20,7 +20,7 @@ pub(super) fn rebuild(
     inode: (u32, &mut [u8]),
     extents: &[Extent],
 ) -> Result<bool> {
-    let mut room = Room { blocks: Vec::new(), own: Vec::new() };
+    let mut room = Room::default();
     build(volume, state, inode, merged(extents), &mut room)
 }
 
@@ -33,30 +33,36 @@ pub(super) fn squeeze(
     (ino, raw): (u32, &mut [u8]),
     seen: &Seen,
 ) -> Result<()> {
-    let mut room = Room { blocks: Vec::new(), own: seen.nodes.clone() };
+    let mut room = Room { blocks: Vec::new(), reserved: seen.reserved.clone(), own: seen.nodes.clone() };
     let extents = merged(&seen.kept);
     if build(volume, state, (ino, raw), extents.clone(), &mut room)? {
         return Ok(());
     }
     let nodes = room.blocks.len().min(usize::from(ROOT_MAX));
     let most = (nodes * usize::from(block_max(volume.block_size()))).max(usize::from(ROOT_MAX));
-    let mut room = Room { blocks: Vec::new(), own: room.blocks };
+    let mut room = Room { own: room.blocks, ..Room::default() };
     let fits = build(volume, state, (ino, raw), longest(extents, most), &mut room)?;
     debug_assert!(fits, "the root has room for its nodes");
     Ok(())
 }
 
 /// Where nodes go.
+#[derive(Default)]
 struct Room {
     /// Blocks that have nodes now.
     blocks: Vec<u64>,
+    /// Blocks that were taken for them before.
+    reserved: Vec<u64>,
     /// Blocks of the same inode to be taken where none is free.
     own: Vec<u64>,
 }
 
 impl Room {
     fn take(&mut self, volume: &Volume<'_>, state: &mut State) -> Result<Option<u64>> {
-        let block = allocate(volume, state)?.or_else(|| self.own.pop());
+        let block = match self.reserved.pop() {
+            Some(reserved) => Some(reserved),
+            None => allocate(volume, state)?.or_else(|| self.own.pop()),
+        };
         self.blocks.extend(block);
         Ok(block)
     }

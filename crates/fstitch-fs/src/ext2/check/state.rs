@@ -158,6 +158,8 @@ pub(super) struct State {
     pub(super) usage: Option<super::quota::Usages>,
     /// Groups from the first on in which nothing is free that could be taken.
     pub(super) full_groups: u32,
+    /// And of the group behind them so many clusters.
+    pub(super) full_clusters: u32,
     /// Nodes whose extents were copied for somebody else.
     pub(super) copied_nodes: u32,
     /// What other features would meet, if that is asked.
@@ -198,6 +200,7 @@ impl State {
             large_file: false,
             usage: super::quota::usages_of(&volume.shape),
             full_groups: 0,
+            full_clusters: 0,
             copied_nodes: 0,
             survey: None,
             pending: Vec::new(),

@@ -648,6 +648,35 @@ fn a_node_of_two_files_is_both_of_theirs() {
     }
 }
 
+/// Where little is free the nodes come first: copies that nothing leads to are of no use.
+#[test]
+fn the_last_free_blocks_are_for_nodes_before_they_are_for_copies() {
+    const FREE: usize = 24;
+    let scratch = Scratch::new("ext4-shared-little-room");
+    let Some(healthy) = filled(&scratch, shape("no-sums")) else { return };
+    let mut image = Image::new(&scratch, healthy);
+    let (owner, node) = (image.inode("deep").0, image.node("deep", 1));
+    assert!(image.inode("indirect").0 < owner);
+    claim_node(&mut image, "indirect", 2, u32::try_from(node).expect("small"));
+    // All else is in use, says who does not know by whom: nothing becomes free in this run.
+    let mut left = FREE;
+    for group in 0..image.shape.group_count() {
+        let bitmap = u64::from(Le::u32(image.descriptor(group), 0));
+        for byte in image.block(bitmap) {
+            for bit in (0..8).filter(|bit| *byte & 1 << bit == 0).collect::<Vec<u8>>() {
+                *byte |= if left > 0 { 0 } else { 1 << bit };
+                left = left.saturating_sub(1);
+            }
+        }
+    }
+    let device = MemDevice::from_image(1024, image.bytes);
+    let report = crate::repair::repair(&device, fstitch_core::RepairMode::Yes).expect("readable");
+    assert!(report.left.is_clean(), "{:#?}", report.left.findings);
+    let map = file_map::read(&device, u64::from(owner)).expect("a map");
+    let kept: u64 = map.runs.iter().map(|run| run.blocks).sum();
+    assert!(kept > 8, "{kept} blocks in {} runs", map.runs.len());
+}
+
 /// A tree of one node that is everywhere in it: whoever follows it would never end.
 #[test]
 fn a_tree_of_one_node_is_followed_a_few_times_only() {
