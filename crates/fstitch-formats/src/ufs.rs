@@ -131,8 +131,9 @@ impl Format for UfsFormat {
     ) -> Result<Description> {
         let shape = Superblock::read(device)?;
         let (name, label) = (shape.version.name(), String::from_utf8_lossy(&shape.label).into_owned());
-        let flags: Vec<&str> =
+        let mut flags: Vec<&str> =
             FLAGS.into_iter().filter(|(flag, _)| shape.flags & flag != 0).map(|(_, name)| name).collect();
+        flags.extend((shape.kept_hashes() != 0).then_some("check hashes"));
         let id = format!("{:08x}{:08x}", shape.id[0], shape.id[1]);
         let state = if shape.is_clean { "clean" } else { "not clean" };
         let fragment = u64::from(shape.fragment_size);
@@ -240,9 +241,10 @@ impl Tunes for UfsFormat {
             match name {
                 "softdep" => settings.soft_updates = Some(wanted),
                 "acls" => settings.acls = Some(wanted),
+                "ckhash" => settings.check_hashes = Some(wanted),
                 _ => {
                     return Err(Error::Unsupported(format!(
-                        "feature `{name}`: a UFS volume has `softdep` and `acls`"
+                        "feature `{name}`: a UFS volume has `softdep`, `acls` and `ckhash`"
                     )));
                 }
             }

@@ -14,8 +14,9 @@ use fstitch_core::{BlockKind, BlockNo, Error, Result, Structure};
 use fstitch_patch::{Blocks, PatchId, PatchIds, Tx};
 use smallvec::SmallVec;
 
+use super::hashes;
 use super::layout::group::Group;
-use super::layout::superblock::{Superblock, Totals};
+use super::layout::superblock::{Superblock, Totals, hashed};
 use super::volume::Ufs;
 use crate::bits::bit;
 use crate::num::{low32, small};
@@ -80,6 +81,13 @@ pub(super) enum Map {
     Inodes,
 }
 
+impl Part {
+    /// The newest bytes of all of them.
+    pub(super) fn bytes(&self, tx: &Tx<'_>) -> Vec<u8> {
+        self.blocks.iter().flat_map(|block| tx.data(block)).copied().collect()
+    }
+}
+
 impl Groups {
     pub(super) fn new(sb: &Superblock) -> Self {
         Self(std::iter::repeat_with(Mutex::default).take(to_usize(sb.groups)).collect())
@@ -104,6 +112,10 @@ impl Ufs {
                     bytes.extend_from_slice(&block.snapshot());
                 }
                 bytes.truncate(to_usize(self.sb.group_size));
+                if self.sb.kept_hashes() & hashed::GROUP != 0 && !hashes::is_group_right(&self.sb, &bytes) {
+                    let problem = "its check hash does not match: `fstitch fsck` mends it";
+                    return Err(Error::corrupt(Structure::Descriptor(u64::from(no)), BlockNo(at), problem));
+                }
                 let read = State::new(Group::parse(bytes, no, BlockNo(at), &self.sb)?, &self.sb);
                 self.check_own(no, &read)?;
                 *state = Some(Box::new(read));

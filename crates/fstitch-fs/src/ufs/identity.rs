@@ -3,7 +3,8 @@
 use fstitch_core::num::to_u64;
 use fstitch_core::{BlockDevice, BlockKind, BlockNo, Error, Result};
 
-use super::layout::superblock::{FLAGS_UPDATED, OLD_FLAGS, SUPERBLOCK_SIZE, Superblock, Version, at, flag};
+use super::hashes;
+use super::layout::superblock::{FLAGS_UPDATED, OLD_FLAGS, Superblock, Version, at, flag, hashed};
 use crate::view::BlockView;
 
 /// Bytes of the label's field; its last byte is zero.
@@ -38,6 +39,8 @@ pub struct Settings {
     pub soft_updates: Option<bool>,
     /// They keep POSIX ACLs.
     pub acls: Option<bool>,
+    /// Groups, inodes (UFS2) and the superblock have check hashes.
+    pub check_hashes: Option<bool>,
     /// The percentage of its room that is kept for the superuser.
     pub reserved: Option<u8>,
 }
@@ -47,6 +50,32 @@ pub struct Settings {
 /// # Errors
 /// `Unsupported` for a volume that was not unmounted or whose superblock has no place for it, `Corrupt` if there is none, `Io`.
 pub fn tune(device: &dyn BlockDevice, settings: Settings) -> Result<()> {
+    set(device, Settings { check_hashes: None, ..settings })?;
+    let Some(wanted) = settings.check_hashes else { return Ok(()) };
+    let sb = Superblock::read(device)?;
+    if sb.flags & flag::HASHES_OR_QUOTA != 0 && sb.hashes == 0 {
+        let what = "check hashes beside quotas of NetBSD, which have the same flag";
+        return Err(Error::Unsupported(what.into()));
+    }
+    // What says that there are some goes before they do, and comes when all are there.
+    set_hashes(device, 0)?;
+    if wanted {
+        hashes::make_all(device, &sb)?;
+        set_hashes(device, sb.all_hashes())?;
+    }
+    Ok(())
+}
+
+fn set_hashes(device: &dyn BlockDevice, kept: u32) -> Result<()> {
+    change(device, |sb, raw| {
+        let flags = sb.order.u32(raw, at::FLAGS) & !flag::HASHES_OR_QUOTA;
+        sb.order.put_u32(raw, at::METACKHASH, kept);
+        sb.order.put_u32(raw, at::FLAGS, if kept == 0 { flags } else { flags | flag::HASHES_OR_QUOTA });
+        Ok(())
+    })
+}
+
+fn set(device: &dyn BlockDevice, settings: Settings) -> Result<()> {
     change(device, |sb, raw| {
         if sb.is_unclean() {
             let what = "changing settings of a volume that was not unmounted: a check that mends what that leaves comes first (`fstitch fsck -p`)";
@@ -80,30 +109,65 @@ pub fn tune(device: &dyn BlockDevice, settings: Settings) -> Result<()> {
     })
 }
 
-/// Changes the superblock of a volume that nobody uses.
+/// Changes the superblock of a volume that nobody uses. Whoever is told by it that there is a check hash finds the right one.
 fn change(device: &dyn BlockDevice, change: impl FnOnce(&Superblock, &mut [u8]) -> Result<()>) -> Result<()> {
     let sb = Superblock::read(device)?;
-    let view = BlockView::new(device, SECTOR);
-    let first = sb.at / to_u64(SECTOR);
-    let sectors = SUPERBLOCK_SIZE.div_ceil(SECTOR);
-    let mut raw = vec![0; sectors * SECTOR];
-    for (no, sector) in (first..).zip(raw.chunks_mut(SECTOR)) {
-        view.read(BlockNo(no), BlockKind::Superblock, sector)?;
-    }
-    let before = raw.clone();
-    if sb.version == Version::Two && sb.hashes != 0 {
-        // The superblock's check hash will be wrong: who finds the flag cleared does not look at it.
-        sb.order.put_u32(&mut raw, at::FLAGS, sb.flags & !flag::HASHES_OR_QUOTA);
-    }
+    let writer = Writer { device, first: sb.at / to_u64(SECTOR) };
+    let before = sb.bytes(device)?;
+    let mut raw = before.clone();
     change(&sb, &mut raw)?;
-    // The last sector, which has the flags, comes first.
-    for (no, (sector, before)) in
-        (first..).zip(raw.chunks(SECTOR).zip(before.chunks(SECTOR))).collect::<Vec<_>>().into_iter().rev()
-    {
-        if sector != before {
-            view.write(BlockNo(no), BlockKind::Superblock, sector)?;
-            device.flush()?;
-        }
+    let len = hashes::super_len(sb.order, &raw);
+    let hashed = match len {
+        Some(len) if raw_hashes(&sb, &raw) & hashed::SUPERBLOCK != 0 => Some(len),
+        _ => None,
+    };
+    let Some(len) = hashed else {
+        // The last sector, which has the flags, comes first.
+        return writer.write(&before, &raw);
+    };
+    // Until all is there it says that it has none.
+    let kept = sb.order.u32(&raw, at::METACKHASH);
+    let mut unhashed = before.clone();
+    if raw_hashes(&sb, &before) != 0 {
+        sb.order.put_u32(
+            &mut unhashed,
+            at::METACKHASH,
+            sb.order.u32(&before, at::METACKHASH) & !hashed::SUPERBLOCK,
+        );
+        writer.write(&before, &unhashed)?;
     }
-    Ok(())
+    let mut made = raw.clone();
+    made[at::CKHASH..at::FLAGS + 4].copy_from_slice(&unhashed[at::CKHASH..at::FLAGS + 4]);
+    writer.write(&unhashed, &made)?;
+    sb.order.put_u32(&mut raw, at::METACKHASH, kept);
+    let sum = hashes::hash(&raw[..len], at::CKHASH);
+    sb.order.put_u32(&mut raw, at::CKHASH, sum);
+    writer.write(&made, &raw)
+}
+
+/// Which structures have check hashes by these bytes of a superblock.
+fn raw_hashes(sb: &Superblock, raw: &[u8]) -> u32 {
+    let has = sb.is_updated && sb.order.u32(raw, at::FLAGS) & flag::HASHES_OR_QUOTA != 0;
+    if has { sb.order.u32(raw, at::METACKHASH) & sb.all_hashes() } else { 0 }
+}
+
+/// Writes a superblock by its sectors.
+struct Writer<'a> {
+    device: &'a dyn BlockDevice,
+    first: u64,
+}
+
+impl Writer<'_> {
+    /// Writes those that differ, the last ones first, and each before the next.
+    fn write(&self, before: &[u8], after: &[u8]) -> Result<()> {
+        let view = BlockView::new(self.device, SECTOR);
+        let sectors = before.chunks_exact(SECTOR).zip(after.chunks_exact(SECTOR));
+        for (no, (before, after)) in (self.first..).zip(sectors).collect::<Vec<_>>().into_iter().rev() {
+            if before != after {
+                view.write(BlockNo(no), BlockKind::Superblock, after)?;
+                self.device.flush()?;
+            }
+        }
+        Ok(())
+    }
 }

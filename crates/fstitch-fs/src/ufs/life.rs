@@ -138,6 +138,9 @@ impl Ufs {
                 return Err(error);
             }
         };
+        if let Some(hasher) = &self.hasher {
+            hasher.forget(at);
+        }
         let mut disk = self.fresh_fields(new, kind);
         if let Some(first) = &first {
             disk.direct[0] = first.run.start;

@@ -24,6 +24,7 @@ pub mod check;
 mod detach;
 mod dir;
 mod groups;
+mod hashes;
 pub mod identity;
 mod inodes;
 pub mod layout;

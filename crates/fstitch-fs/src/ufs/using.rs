@@ -11,8 +11,11 @@ use fstitch_core::{BlockKind, BlockNo, Result};
 use fstitch_patch::{Block, PatchId, PatchIds, Tx};
 
 use super::groups::OpenGroup;
+use super::hashes;
 use super::layout::group::{Clusters, at as group};
-use super::layout::superblock::{FLAGS_UPDATED, OLD_FLAGS, Totals, Version, at, flag};
+use super::layout::superblock::{
+    FLAGS_UPDATED, OLD_FLAGS, SUPERBLOCK_MAX, SUPERBLOCK_SIZE, Totals, Version, at, flag, hashed,
+};
 use super::volume::Ufs;
 use crate::num::{idx, idx64, low32, small};
 
@@ -25,6 +28,16 @@ struct Super {
 }
 
 impl Super {
+    /// The superblock's newest bytes, as many as it may take and the volume's fragments have.
+    fn bytes(&self, tx: &Tx<'_>) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        for block in &self.blocks {
+            bytes.extend_from_slice(tx.data(block));
+        }
+        bytes.drain(..self.at);
+        bytes
+    }
+
     /// Patches bytes of the superblock.
     fn put(&self, tx: &mut Tx<'_>, (at, bytes): (usize, &[u8]), befores: &[PatchId]) -> PatchIds {
         let mut patches = PatchIds::new();
@@ -48,11 +61,22 @@ impl Ufs {
         let fragment = u64::from(self.sb.fragment_size);
         let (first, end) = (
             self.sb.at / fragment,
-            (self.sb.at + to_u64(super::layout::superblock::SUPERBLOCK_SIZE)).div_ceil(fragment),
+            (self.sb.at + to_u64(if self.sb.says_hashed() { SUPERBLOCK_MAX } else { SUPERBLOCK_SIZE }))
+                .div_ceil(fragment),
         );
         let read = (first..end).map(|no| self.cache.read(BlockNo(no), BlockKind::Superblock));
         let blocks = read.collect::<Result<_>>()?;
         Ok(Super { blocks, at: idx64(self.sb.at % fragment), fragment: idx64(fragment) })
+    }
+
+    /// Whether the superblock has the check hash that it should, if any.
+    pub(super) fn is_superblock_right(&self) -> Result<bool> {
+        if self.sb.kept_hashes() & hashed::SUPERBLOCK == 0 {
+            return Ok(true);
+        }
+        let blocks = self.super_blocks()?;
+        let bytes = blocks.bytes(&self.cache.lock());
+        Ok(hashes::is_super_right(self.sb.order, &bytes))
     }
 
     fn words(&self, values: &[u64], wide: bool) -> Vec<u8> {
@@ -92,12 +116,11 @@ impl Ufs {
     pub(super) fn start_use(&self) -> Result<()> {
         let blocks = self.super_blocks()?;
         let mut tx = self.cache.lock();
-        // Check hashes are not kept: who finds the flag cleared does not look at them.
-        let is_hashed = self.sb.hashes != 0 && self.sb.flags & flag::HASHES_OR_QUOTA != 0;
-        let without = if is_hashed { flag::HASHES_OR_QUOTA } else { 0 };
-        let flags = (self.sb.flags & !without) | flag::UNCLEAN | flag::NEEDS_FSCK;
-        blocks.put(&mut tx, (at::CLEAN, &[0]), &[]);
-        self.put_flags(&mut tx, &blocks, flags, &[]);
+        let flags = self.sb.flags | flag::UNCLEAN | flag::NEEDS_FSCK;
+        let unhashed = self.put_hashes(&mut tx, &blocks, (flags, hashes::in_use(self.sb.kept_hashes())), &[]);
+        blocks.put(&mut tx, (at::CLEAN, &[0]), &unhashed);
+        let flags = if self.is_hashed_in_use() { flags } else { flags & !self.hash_flag() };
+        self.put_flags(&mut tx, &blocks, flags, &unhashed);
         self.put_time(&mut tx, &blocks);
         if self.sb.version == Version::Two {
             // A journal of soft updates that is older than this mount is not replayed by anybody.
@@ -137,14 +160,62 @@ impl Ufs {
         if self.is_unclean() || has_failed || !are_known {
             return Ok(());
         }
-        let is_hashed = self.sb.hashes != 0 && self.sb.flags & flag::HASHES_OR_QUOTA != 0;
-        let without = flag::UNCLEAN | flag::NEEDS_FSCK | if is_hashed { flag::HASHES_OR_QUOTA } else { 0 };
-        let flags = self.sb.flags & !without;
-        // What asks for a check goes after the counts, too.
-        let flagged = self.put_flags(&mut tx, &blocks, flags, &counted);
-        counted.extend(flagged);
-        blocks.put(&mut tx, (at::CLEAN, &[1]), &counted);
+        let mut flags = self.sb.flags & !(flag::UNCLEAN | flag::NEEDS_FSCK);
+        let kept = self.sb.kept_hashes();
+        if kept == 0 {
+            flags &= !self.hash_flag();
+            // What asks for a check goes after the counts, too.
+            let flagged = self.put_flags(&mut tx, &blocks, flags, &counted);
+            counted.extend(flagged);
+            blocks.put(&mut tx, (at::CLEAN, &[1]), &counted);
+            return Ok(());
+        }
+        if self.sb.version == Version::One {
+            let old = u8::try_from(flags & OLD_FLAGS).unwrap_or(0) | FLAGS_UPDATED;
+            let flagged = blocks.put(&mut tx, (at::OLD_FLAGS, &[old]), &counted);
+            counted.extend(flagged);
+        }
+        let clean = blocks.put(&mut tx, (at::CLEAN, &[1]), &counted);
+        counted.extend(clean);
+        // The flags still ask for a check: the last write says that all is there.
+        self.put_hashes(&mut tx, &blocks, (flags, kept), &counted);
         Ok(())
+    }
+
+    /// The flag that there are check hashes, if that is what it says.
+    fn hash_flag(&self) -> u32 {
+        if self.sb.says_hashed() { flag::HASHES_OR_QUOTA } else { 0 }
+    }
+
+    /// Whether something has check hashes while the volume is in use.
+    fn is_hashed_in_use(&self) -> bool {
+        hashes::in_use(self.sb.kept_hashes()) != 0
+    }
+
+    /// Says who has check hashes, beside the flags and the superblock's own hash, which is of what it is with these: in one sector. Nothing where nobody
+    /// has had any.
+    fn put_hashes(
+        &self,
+        tx: &mut Tx<'_>,
+        blocks: &Super,
+        (flags, kept): (u32, u32),
+        befores: &[PatchId],
+    ) -> PatchIds {
+        if !self.sb.says_hashed() {
+            return PatchIds::new();
+        }
+        let order = self.sb.order;
+        let mut raw = blocks.bytes(tx);
+        let flags = if kept == 0 { flags & !flag::HASHES_OR_QUOTA } else { flags };
+        order.put_u32(&mut raw, at::METACKHASH, kept);
+        order.put_u32(&mut raw, at::FLAGS, flags);
+        if kept & hashed::SUPERBLOCK != 0
+            && let Some(len) = hashes::super_len(order, &raw)
+        {
+            let sum = hashes::hash(&raw[..len], at::CKHASH);
+            order.put_u32(&mut raw, at::CKHASH, sum);
+        }
+        blocks.put(tx, (at::CKHASH, &raw[at::CKHASH..at::FLAGS + 4]), befores)
     }
 
     fn put_totals(&self, tx: &mut Tx<'_>, blocks: &Super, totals: Totals) -> PatchIds {
@@ -187,6 +258,12 @@ impl Ufs {
         let before = open.read.totals;
         let expected =
             self.words(&[before.directories, before.blocks, before.inodes, before.fragments], false);
+        if self.sb.kept_hashes() & hashed::GROUP != 0 {
+            let sum = hashes::hash(&part.bytes(&tx)[..idx(self.sb.group_size)], group::CKHASH);
+            let befores = patches.clone();
+            let raw = self.words(&[u64::from(sum)], false);
+            patches.extend(open.put((&mut tx, &part), group::CKHASH, &raw, &befores));
+        }
         let is_known = tx.data(&summary)[at..at + bytes.len()] == expected[..];
         if is_known {
             patches.push(tx.bytes(&summary, at, &bytes, &[]));

@@ -16,9 +16,10 @@ use fstitch_patch::{Block, Cache, PatchId, PatchIds, Tx};
 use super::alloc::Run;
 use super::damaged_inode;
 use super::groups::Groups;
+use super::hashes::{self, Hasher};
 use super::layout::dirent::{Manner, NAME_MAX};
 use super::layout::inode::{DIRECT, DiskInode, flag as inode_flag};
-use super::layout::superblock::{READ, ROOT_INO, Superblock, flag};
+use super::layout::superblock::{READ, ROOT_INO, Superblock, flag, hashed};
 use super::memory::Memory;
 use super::names::DirMemory;
 use crate::gather::Gather;
@@ -39,6 +40,8 @@ pub struct Ufs {
     pub(super) sb: Superblock,
     pub(super) groups: Groups,
     pub(super) memory: Memory,
+    /// Of a volume whose inodes have check hashes.
+    pub(super) hasher: Option<Arc<Hasher>>,
     /// Free fragments, those of whole blocks included, and free inodes.
     free_fragments: AtomicI64,
     free_inodes: AtomicI64,
@@ -155,17 +158,26 @@ impl Ufs {
             check_writable(&sb)?;
             check_summaries(&sb)?;
         }
+        let hasher = Hasher::of(&sb).map(Arc::new);
+        if let Some(hasher) = &hasher {
+            cache.set_seal(Arc::<Hasher>::clone(hasher))?;
+        }
         let blocks = sb.totals.blocks.saturating_mul(u64::from(sb.fragments_per_block()));
         let fragments = blocks.saturating_add(sb.totals.fragments).min(sb.data_fragments);
         let inodes = sb.totals.inodes.min(u64::from(sb.inodes()));
-        Ok(Self {
+        let volume = Self {
             groups: Groups::new(&sb),
             memory: Memory::new(cache.options().cache_size / INDEX_SHARE),
             free_fragments: AtomicI64::new(fragments.cast_signed()),
             free_inodes: AtomicI64::new(inodes.cast_signed()),
+            hasher,
             cache,
             sb,
-        })
+        };
+        if !volume.cache.options().read_only && !volume.is_superblock_right()? {
+            return Err(wrong_superblock());
+        }
+        Ok(volume)
     }
 
     /// The superblock as found when the volume was opened.
@@ -301,7 +313,11 @@ impl Ufs {
             return Err(damaged_inode(ino, format!("it would lie in fragment {block}")));
         }
         let len = to_usize(self.sb.version.inode_size());
-        Ok(self.cache.read(block, BlockKind::Inode)?.snapshot()[offset..offset + len].to_vec())
+        let held = self.cache.read(block, BlockKind::Inode)?;
+        if self.hasher.as_ref().is_some_and(|hasher| hasher.is_bad((block, offset))) {
+            return Err(damaged_inode(ino, "its check hash does not match".into()));
+        }
+        Ok(held.snapshot()[offset..offset + len].to_vec())
     }
 
     pub(super) fn attributes(&self, inode: &Inode) -> Attr {
@@ -389,7 +405,17 @@ impl Ufs {
 pub fn may_be_written(device: &dyn BlockDevice) -> Result<()> {
     let sb = Superblock::read(device)?;
     check_writable(&sb)?;
-    check_summaries(&sb)
+    check_summaries(&sb)?;
+    if sb.kept_hashes() & hashed::SUPERBLOCK == 0 || hashes::is_super_right(sb.order, &sb.bytes(device)?) {
+        return Ok(());
+    }
+    Err(wrong_superblock())
+}
+
+/// Who does not see what is wrong would write over it.
+fn wrong_superblock() -> Error {
+    let problem = "its check hash does not match: `fstitch fsck` looks at it, or mount it read-only";
+    Error::corrupt(Structure::Superblock, None, problem)
 }
 
 /// Refuses to write a volume of which something could not be kept right, by name, with what to do about it.

@@ -6,6 +6,7 @@
 
 mod damage;
 mod failing;
+mod hashes;
 mod held;
 mod host;
 mod mkfs;

@@ -384,27 +384,6 @@ fn a_volume_with_damage_left_is_not_marked_clean() {
 }
 
 #[test]
-fn check_hashes_are_switched_off_with_the_first_change() {
-    if !have_makefs() {
-        return;
-    }
-    let scratch = Scratch::new("ufs-hashes");
-    let from = scratch.path("from");
-    fill(&from);
-    let mut image = Image::new(made(&scratch, &from, (2, "le", 16_384, 2048)));
-    let (flags, hashes, clean) = (image.superblock(1312), image.superblock(1308), image.superblock(209));
-    image.put32(flags, 0x200 | 2);
-    image.put32(hashes, 7);
-    let (same, report) = repaired(&image.bytes, RepairMode::Yes);
-    assert!(report.found.is_clean() && same == image.bytes);
-    image.bytes[clean] = 0;
-    let (after, report) = mended(&image.bytes, "hashes");
-    assert!(report.found.findings.iter().any(|found| found.code == "check-hashes"));
-    let after = Image::new(after);
-    assert_eq!((after.word(flags), after.word(hashes), after.bytes[clean]), (2, 7, 1));
-}
-
-#[test]
 fn what_would_not_be_kept_right_is_refused_by_name() {
     if !have_makefs() {
         return;

@@ -12,7 +12,7 @@ use fstitch_core::{
 };
 use fstitch_fs::arrange::{self, Arrangement};
 use fstitch_fs::ufs::Ufs;
-use fstitch_fs::ufs::layout::superblock::{Superblock, Version, flag};
+use fstitch_fs::ufs::layout::superblock::{Superblock, flag};
 use fstitch_fs::uhfs::Uhfs;
 
 use super::host::{Tree, fill};
@@ -197,26 +197,6 @@ fn what_cannot_be_kept_right_is_refused_by_name() {
         assert!(text.contains(said) && text.contains("read-only"), "{text}");
         assert!(opened(&image).is_ok(), "{said}");
     }
-}
-
-#[test]
-fn check_hashes_are_given_up_by_their_flag() {
-    if !have_makefs() {
-        return;
-    }
-    let scratch = Scratch::new("ufs-hashes");
-    let mut image = roomy(&scratch, (2, "le", 8192, 1024));
-    put(&mut image, 1308, 31, "le");
-    put(&mut image, 1312, flag::HASHES_OR_QUOTA | flag::SOFTDEP, "le");
-    let medium = device(&image).unwrap();
-    let fs = writable(Arc::<fstitch_core::MemDevice>::clone(&medium) as Arc<dyn BlockDevice>);
-    fs.mkdir(&Caller::default(), fs.root(), b"new", 0o755).unwrap();
-    let now = Superblock::read(&*device(&medium.image()).unwrap()).unwrap();
-    assert_eq!(now.flags & flag::HASHES_OR_QUOTA, 0, "before the first change");
-    assert!(now.is_unclean());
-    fs.unmount().unwrap();
-    let left = Superblock::read(&*device(&medium.image()).unwrap()).unwrap();
-    assert_eq!((left.flags, left.is_unclean(), left.version), (flag::SOFTDEP, false, Version::Two));
 }
 
 /// What kills under hard links found: names in a tree that preening brings back were not counted when it lowered link counts, and the next

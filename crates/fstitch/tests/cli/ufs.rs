@@ -37,9 +37,17 @@ fn a_volume_of_makefs_is_mounted_copied_from_and_checked() {
             json(fstitch(&format!("info --json {image}")))["flags"],
             serde_json::json!(["soft updates", "ACLs"])
         );
-        fstitch(&format!("tune -O ^softdep,-acls {image}")).ok();
+        fstitch(&format!("tune -O ^softdep,-acls,ckhash {image}")).ok();
+        assert_eq!(
+            json(fstitch(&format!("info --json {image}")))["flags"],
+            serde_json::json!(["check hashes"])
+        );
+        fstitch(&format!("cp {from}/small {image}:/small")).ok();
+        fstitch(&format!("tune -L hashed {image}")).ok();
+        assert!(fstitch(&format!("fsck -fn {image}")).ok().contains("nothing wrong"));
+        fstitch(&format!("tune -O ^ckhash {image}")).ok();
         assert_eq!(json(fstitch(&format!("info --json {image}")))["flags"], serde_json::json!([]));
-        for (asked, why) in [("-O dir_index", "`softdep` and `acls`"), ("-r 100", "no such setting")] {
+        for (asked, why) in [("-O dir_index", "`softdep`, `acls` and `ckhash`"), ("-r 100", "no such setting")] {
             let ran = fstitch(&format!("tune {asked} {image}"));
             assert!(ran.code != 0 && ran.err.contains(why), "{ran:?}");
         }

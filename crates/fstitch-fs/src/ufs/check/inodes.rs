@@ -10,6 +10,7 @@ use super::raw::{EXTRA_SLOTS, KIND_MASK, RawInode};
 use super::state::State;
 use super::volume::Volume;
 use super::{guess, walk};
+use crate::ufs::hashes;
 use crate::ufs::layout::dirent::CHUNK;
 use crate::ufs::layout::inode::{DIRECT, flag};
 use crate::ufs::layout::superblock::ROOT_INO;
@@ -43,7 +44,12 @@ pub(super) fn scan_group(volume: &Volume<'_>, state: &mut State, group: u32) -> 
             let is_untouched = bytes.iter().all(|&byte| byte == 0);
             if ino >= ROOT_INO && !is_untouched {
                 let inode = RawInode::new(bytes.to_vec(), shape);
-                Look { volume, ino, inode, changed: false }.judge(state)?;
+                let mut look = Look { volume, ino, inode, changed: false };
+                if volume.hashes_inodes() && !hashes::is_inode_right(shape.order, bytes) {
+                    let text = format!("the check hash of inode {ino} does not match");
+                    look.changed = state.corrupt("inode-hash", text);
+                }
+                look.judge(state)?;
             }
         }
     }

@@ -7,6 +7,8 @@ use super::groups::{self, BASE, Layout, at};
 use super::state::State;
 use super::volume::{Volume, at as super_at};
 use crate::bits::bit;
+use crate::ufs::hashes;
+use crate::ufs::layout::superblock::hashed;
 
 /// Bytes of a group's counts in the list of those of all groups.
 const SUMMARY: usize = 16;
@@ -21,6 +23,10 @@ pub(super) fn run(volume: &Volume<'_>, state: &mut State, layout: &Layout) -> Re
     let mut summaries = Vec::new();
     for group in 0..volume.shape.groups {
         let old = groups::read(volume, group)?;
+        if volume.shape.kept_hashes() & hashed::GROUP != 0 && !hashes::is_group_right(&volume.shape, &old) {
+            // When something is mended groups have no hashes any more.
+            let _ = state.corrupt("group-hash", format!("the check hash of group {group} does not match"));
+        }
         let new = groups::build(volume, layout, state, (group, &old));
         if judge(volume, state, layout, (group, &old, &new)) {
             groups::write(volume, group, &new)?;

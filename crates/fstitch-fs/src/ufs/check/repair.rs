@@ -42,7 +42,7 @@ pub fn repair_ufs(device: &dyn BlockDevice, options: RepairOptions) -> Result<Re
     }
     while report.runs < RUNS_MAX {
         if prepare(device)? {
-            let text = "check hashes are switched off, for what is mended would not have them";
+            let text = "check hashes of groups and superblock are switched off, for what is mended would not have them: `fstitch tune -O ckhash` makes them again";
             report.found.push(FindingClass::Allowed, "check-hashes", text);
             report.mended += 1;
         }
@@ -57,7 +57,7 @@ pub fn repair_ufs(device: &dyn BlockDevice, options: RepairOptions) -> Result<Re
     Ok(report)
 }
 
-/// Refuses what cannot be mended, and switches check hashes off; whether there were any.
+/// Refuses what cannot be mended, and switches check hashes off but those of inodes; whether there were any.
 fn prepare(device: &dyn BlockDevice) -> Result<bool> {
     // Without a superblock there is nothing to refuse yet.
     let shape = match Superblock::read(device) {
@@ -77,7 +77,7 @@ fn prepare(device: &dyn BlockDevice) -> Result<bool> {
         "it has a journal (WAPBL), which is not replayed here"
     } else if volume.has_quotas() {
         "it counts quotas as NetBSD does, which are not counted here"
-    } else if volume.has_hashes() {
+    } else if volume.has_other_hashes() {
         supers::drop_hashes(&volume)?;
         return Ok(true);
     } else {

@@ -7,6 +7,7 @@ use super::groups::{self, Layout};
 use super::maps;
 use super::state::State;
 use super::volume::{FLAGS_UPDATED, HASHES_OR_QUOTA, OLD_UNCLEAN, Volume, at};
+use crate::ufs::hashes;
 use crate::ufs::layout::superblock::{PLACES, READ, ROOT_INO, Superblock, Version, flag};
 use crate::ufs::order::Order;
 use crate::view::BlockView;
@@ -79,6 +80,10 @@ fn derived(volume: &Volume<'_>) -> Vec<Derived> {
 
 /// Judges the superblock's numbers, and its copies.
 pub(super) fn check(volume: &Volume<'_>, state: &mut State) -> Result<()> {
+    if !volume.is_super_right()? {
+        // When something is mended the superblock has no hash any more.
+        let _ = state.corrupt("superblock-hash", "the check hash of the superblock does not match");
+    }
     let order = volume.order();
     let wrong: Vec<Derived> = derived(volume)
         .into_iter()
@@ -244,10 +249,14 @@ fn forget_hashes(raw: &mut [u8], order: Order, is_updated: bool) {
     }
 }
 
-/// The same on the volume.
+/// Says on the volume that only inodes have check hashes, if they have.
 pub(super) fn drop_hashes(volume: &Volume<'_>) -> Result<()> {
     let (order, is_updated) = (volume.order(), volume.is_updated());
-    volume.edit_super(volume.shape.at, |raw| forget_hashes(raw, order, is_updated))?;
+    let left = hashes::in_use(volume.shape.kept_hashes());
+    volume.edit_super(volume.shape.at, |raw| match left {
+        0 => forget_hashes(raw, order, is_updated),
+        left => order.put_u32(raw, at::HASHES, left),
+    })?;
     volume.source.flush()
 }
 

@@ -5,9 +5,10 @@ use fstitch_core::{BlockKind, Result};
 
 use super::raw::RawInode;
 use super::source::Source;
+use crate::ufs::hashes;
 use crate::ufs::layout::dirent::Manner;
 use crate::ufs::layout::inode::{DIRECT, flag as inode_flag};
-use crate::ufs::layout::superblock::{READ, ROOT_INO, Superblock, Version};
+use crate::ufs::layout::superblock::{READ, ROOT_INO, SUPERBLOCK_MAX, Superblock, Version, hashed};
 use crate::ufs::order::Order;
 
 /// Fields of the superblock that only the checker reads or writes, by their bytes.
@@ -143,7 +144,11 @@ impl Volume<'_> {
     pub(super) fn write_inode(&self, ino: u32, inode: &RawInode) -> Result<()> {
         let (block, offset) = self.shape.inode_place(ino);
         let mut bytes = self.read(block.get(), 1, BlockKind::Inode)?;
-        bytes[offset..offset + inode.bytes.len()].copy_from_slice(&inode.bytes);
+        let raw = &mut bytes[offset..offset + inode.bytes.len()];
+        raw.copy_from_slice(&inode.bytes);
+        if self.hashes_inodes() {
+            hashes::seal_inode(self.order(), raw);
+        }
         self.write(block.get(), BlockKind::Inode, &bytes)
     }
 
@@ -227,9 +232,26 @@ impl Volume<'_> {
         Ok(false)
     }
 
-    /// Structures have check hashes.
-    pub(super) fn has_hashes(&self) -> bool {
-        self.flags() & HASHES_OR_QUOTA != 0 && self.word(at::HASHES) != 0
+    /// Whether inodes have check hashes.
+    pub(super) fn hashes_inodes(&self) -> bool {
+        self.shape.kept_hashes() & hashed::INODE != 0
+    }
+
+    /// Whether something has check hashes that are not made again with each change.
+    pub(super) fn has_other_hashes(&self) -> bool {
+        self.shape.says_hashed() && self.shape.hashes != hashes::in_use(self.shape.kept_hashes())
+    }
+
+    /// Whether the superblock has the check hash that it should, if any.
+    pub(super) fn is_super_right(&self) -> Result<bool> {
+        if self.shape.kept_hashes() & hashed::SUPERBLOCK == 0 {
+            return Ok(true);
+        }
+        let (byte, fragment) = (self.shape.at, self.fragment());
+        let end = (byte + to_u64(SUPERBLOCK_MAX)).div_ceil(fragment).min(self.shape.fragments);
+        let first = byte / fragment;
+        let bytes = self.read(first, end.saturating_sub(first), BlockKind::Superblock)?;
+        Ok(hashes::is_super_right(self.order(), &bytes[to_usize(byte % fragment)..]))
     }
 
     /// NetBSD counts quotas, in files without names.

@@ -11,6 +11,8 @@ use crate::view::BlockView;
 
 /// Bytes of a superblock.
 pub const SUPERBLOCK_SIZE: usize = 1376;
+/// Bytes that a superblock may take on the medium.
+pub(in crate::ufs) const SUPERBLOCK_MAX: usize = 8192;
 /// Where superblocks are looked for, in bytes.
 pub const PLACES: [u64; 4] = [65_536, 8192, 0, 262_144];
 /// Bytes that are read of each place: the next multiple of a sector.
@@ -53,6 +55,16 @@ pub mod flag {
     pub const NFS4_ACLS_OR_WAPBL: u32 = 0x100;
     /// Check hashes on FreeBSD, quotas on NetBSD.
     pub const HASHES_OR_QUOTA: u32 = 0x200;
+}
+
+/// Which structures have check hashes.
+pub mod hashed {
+    /// The superblock.
+    pub const SUPERBLOCK: u32 = 1;
+    /// Cylinder groups.
+    pub const GROUP: u32 = 2;
+    /// Inodes; of UFS2.
+    pub const INODE: u32 = 4;
 }
 
 /// Which of the two.
@@ -247,6 +259,16 @@ impl Superblock {
             }
         }
         Err(damaged("no UFS volume".into()))
+    }
+
+    /// All bytes that it may take on a device, as far as there are so many.
+    pub(in crate::ufs) fn bytes(&self, device: &dyn BlockDevice) -> Result<Vec<u8>> {
+        let view = BlockView::new(device, SECTOR);
+        let left = device.geometry().bytes().saturating_sub(self.at);
+        let len = SUPERBLOCK_MAX.min(usize::try_from(left).unwrap_or(usize::MAX)) / SECTOR * SECTOR;
+        let mut raw = vec![0; len];
+        view.read(BlockNo(self.at / to_u64(SECTOR)), BlockKind::Superblock, &mut raw)?;
+        Ok(raw)
     }
 
     /// What the superblock in `raw` says, which lies at byte `at` of a device of so many bytes.
@@ -455,6 +477,31 @@ impl Superblock {
         let start = self.group_start(group);
         let first = if group == 0 { 0 } else { start + u64::from(self.parts[0]) };
         first..start + u64::from(self.parts[3])
+    }
+
+    /// Which structures may have check hashes: [`hashed`].
+    #[must_use]
+    pub const fn all_hashes(&self) -> u32 {
+        match self.version {
+            Version::One => hashed::SUPERBLOCK | hashed::GROUP,
+            Version::Two => hashed::SUPERBLOCK | hashed::GROUP | hashed::INODE,
+        }
+    }
+
+    /// Which have them.
+    #[must_use]
+    pub const fn kept_hashes(&self) -> u32 {
+        if self.is_updated && self.flags & flag::HASHES_OR_QUOTA != 0 {
+            self.hashes & self.all_hashes()
+        } else {
+            0
+        }
+    }
+
+    /// Whether the superblock says that there are some, known ones or not.
+    #[must_use]
+    pub const fn says_hashed(&self) -> bool {
+        self.is_updated && self.flags & flag::HASHES_OR_QUOTA != 0 && self.hashes != 0
     }
 
     /// Bytes of a fragment, as a length.

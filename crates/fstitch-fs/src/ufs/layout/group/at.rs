@@ -26,6 +26,8 @@ pub const NCLUSTERBLKS: usize = 112;
 pub const NIBLK: usize = 116;
 // UFS2.
 pub const INITEDIBLK: usize = 120;
+// The group's check hash.
+pub const CKHASH: usize = 128;
 // 64 bits; UFS2.
 pub const TIME: usize = 136;
 /// Bytes before what is of variable length.

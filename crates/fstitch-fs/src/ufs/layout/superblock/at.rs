@@ -77,7 +77,8 @@ pub const AVGFILESIZE: usize = 1196;
 pub const AVGFPDIR: usize = 1200;
 // 64 bits: when it was mounted.
 pub const MTIME: usize = 1208;
-// Which structures have check hashes.
+// The superblock's check hash; which structures have one.
+pub const CKHASH: usize = 1304;
 pub const METACKHASH: usize = 1308;
 pub const FLAGS: usize = 1312;
 pub const CONTIGSUMSIZE: usize = 1316;

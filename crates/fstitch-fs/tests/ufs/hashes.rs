@@ -1,0 +1,329 @@
+//! Check hashes, as FreeBSD 12 and later keep them, judged by a hash of our own that is taken bit by bit.
+//!
+//! What it prevents: a hash that is not the one of what lies beside it, at any cut, on a volume that says that it has hashes; one that is made right
+//! over what is damaged; damage that a hash would have told, read as contents.
+
+use std::sync::{Arc, Mutex};
+
+use fstitch_core::{
+    BlockDevice, BlockRead, BlockWrite, Caller, Error, FileKind, FileSystem, Finding, FindingClass, Geometry,
+    MemDevice, RepairMode, Result, Seed, SetAttr,
+};
+use fstitch_fs::arrange::{self, Arrangement};
+use fstitch_fs::ufs::Ufs;
+use fstitch_fs::ufs::identity::{Settings, identify, tune};
+use fstitch_fs::ufs::layout::superblock::{Superblock, Version, flag, hashed};
+use fstitch_fs::uhfs::{LowLevelFs, Uhfs};
+
+use super::damage::Image;
+use super::repair::repaired;
+use super::support::Scratch;
+use super::written::{roomy, writable};
+use super::{device, have_makefs, opened};
+
+const HASHES: usize = 1308;
+const OWN: usize = 1304;
+const GROUP: usize = 128;
+const INODE: usize = 244;
+
+/// What eight steps of a shift register make of each byte: 0x82f63b78 is Castagnoli's polynomial, reversed.
+fn table() -> &'static [u32; 256] {
+    static TABLE: std::sync::OnceLock<[u32; 256]> = std::sync::OnceLock::new();
+    TABLE.get_or_init(|| {
+        std::array::from_fn(|byte| {
+            let byte = u32::try_from(byte).unwrap();
+            (0..8).fold(byte, |crc, _| if crc & 1 == 1 { crc >> 1 ^ 0x82f6_3b78 } else { crc >> 1 })
+        })
+    })
+}
+
+/// CRC-32C with the four bytes at `at` as zeros, begun with all bits set and not complemented at the end.
+fn slow(bytes: &[u8], at: usize) -> u32 {
+    let table = table();
+    (0..).zip(bytes).fold(u32::MAX, |crc, (place, &byte): (usize, _)| {
+        let byte = if (at..at + 4).contains(&place) { 0 } else { byte };
+        crc >> 8 ^ table[usize::from(crc.to_le_bytes()[0] ^ byte)]
+    })
+}
+
+fn superblock(image: &[u8]) -> Superblock {
+    Superblock::read(&MemDevice::from_image(512, image.to_vec())).unwrap()
+}
+
+/// What has a wrong hash on a volume, of those that it says that it has.
+fn wrong(image: &[u8]) -> Vec<String> {
+    let sb = superblock(image);
+    let image = Image::new(image.to_vec());
+    let (kept, mut wrong) = (sb.kept_hashes(), Vec::new());
+    let own = usize::try_from(sb.at).unwrap();
+    let len = usize::try_from(image.word(own + 104)).unwrap();
+    if kept & hashed::SUPERBLOCK != 0 && image.word(own + OWN) != slow(&image.bytes[own..own + len], OWN) {
+        wrong.push("superblock".to_owned());
+    }
+    for no in 0..sb.groups {
+        let at = image.group(no);
+        let bytes = &image.bytes[at..at + usize::try_from(sb.group_size).unwrap()];
+        if kept & hashed::GROUP != 0 && image.word(at + GROUP) != slow(bytes, GROUP) {
+            wrong.push(format!("group {no}"));
+        }
+        let written = if sb.version == Version::Two { image.word(at + 120) } else { 0 };
+        for ino in no * sb.group_inodes..no * sb.group_inodes + written {
+            let at = image.inode(ino);
+            let raw = &image.bytes[at..at + 256];
+            let is_free = raw[..2] == [0, 0];
+            if kept & hashed::INODE != 0 && !is_free && image.word(at + INODE) != slow(raw, INODE) {
+                wrong.push(format!("inode {ino}"));
+            }
+        }
+    }
+    wrong
+}
+
+/// A volume with hashes.
+fn hashed(scratch: &Scratch, shape: (u32, &str, u32, u32)) -> Vec<u8> {
+    let medium = device(&roomy(scratch, shape)).unwrap();
+    tune(&*medium, Settings { check_hashes: Some(true), ..Settings::default() }).unwrap();
+    let image = medium.image();
+    let sb = superblock(&image);
+    assert_eq!(sb.kept_hashes(), if sb.version == Version::Two { 7 } else { 3 });
+    assert_eq!(wrong(&image), [""; 0], "{shape:?}");
+    image
+}
+
+/// A random change of one of twelve files, or a directory's.
+fn change(fs: &Uhfs<Ufs>, seed: &mut Seed) {
+    let (caller, root) = (Caller::default(), fs.root());
+    let name = [b'a' + u8::try_from(seed.below(12)).unwrap()];
+    let Ok(found) = fs.lookup(root, &name) else {
+        let made = match seed.below(3) {
+            0 => fs.mkdir(&caller, root, &name, 0o755),
+            _ => fs.mknod(&caller, root, &name, 0o100_644, 0),
+        };
+        fs.forget(made.unwrap().attr.ino, 1);
+        return;
+    };
+    let ino = found.attr.ino;
+    match (found.attr.kind, seed.below(4)) {
+        (FileKind::Directory, _) => fs.rmdir(&caller, root, &name).unwrap(),
+        (_, 0) => fs.unlink(&caller, root, &name).unwrap(),
+        (_, 1) => {
+            let size = Some(seed.below(100_000));
+            fs.setattr(&caller, ino, &SetAttr { size, ..SetAttr::default() }).unwrap();
+        }
+        _ => {
+            let len = 1 + usize::try_from(seed.below(30_000)).unwrap();
+            fs.write(&caller, ino, seed.below(200_000), &vec![name[0]; len]).unwrap();
+        }
+    }
+    fs.forget(ino, 1);
+}
+
+#[test]
+fn every_cut_leaves_right_hashes_of_what_has_some() {
+    if !have_makefs() {
+        return;
+    }
+    let scratch = Scratch::new("ufs-hashed");
+    let shapes =
+        [(2, "le", 8192, 1024), (2, "be", 32_768, 4096), (2, "le", 4096, 512), (1, "be", 8192, 1024)];
+    for shape in shapes {
+        let medium = device(&hashed(&scratch, shape)).unwrap();
+        let fs = writable(Arc::<MemDevice>::clone(&medium) as Arc<dyn BlockDevice>);
+        let cache = Arc::clone(fs.format().cache());
+        let mut seed = Seed::new(12);
+        let mut cuts = 0;
+        for round in 0..30 {
+            (0..4).for_each(|_| change(&fs, &mut seed));
+            for _ in 0..2 {
+                cuts += cache.step_blocks(&mut |_| seed.below(3) == 0).unwrap();
+                let image = medium.image();
+                assert_eq!(wrong(&image), [""; 0], "{shape:?}, round {round}");
+                let sb = superblock(&image);
+                assert_eq!((sb.kept_hashes() & 3, sb.is_unclean()), (0, true), "{shape:?}, round {round}");
+            }
+        }
+        assert!(cuts > 50, "{cuts}");
+        // The power goes: what is mended has no hashes but those of inodes.
+        let (after, report) = repaired(&medium.image(), RepairMode::Preen);
+        let corrupt = report.found.findings.iter().filter(|found| found.class == FindingClass::Corrupt);
+        assert_eq!(corrupt.collect::<Vec<_>>(), Vec::<&Finding>::new(), "{shape:?}");
+        assert!(report.left.is_clean(), "{:#?}", report.left.findings);
+        assert_eq!(wrong(&after), [""; 0], "{shape:?}");
+        assert_eq!(superblock(&after).kept_hashes(), if shape.0 == 2 { hashed::INODE } else { 0 });
+        // Or it does not.
+        fs.unmount().unwrap();
+        drop((fs, cache));
+        let image = medium.image();
+        let sb = superblock(&image);
+        assert_eq!((sb.kept_hashes(), sb.is_unclean()), (sb.all_hashes(), false), "{shape:?}");
+        assert_eq!(wrong(&image), [""; 0], "{shape:?}");
+        let (same, report) = repaired(&image, RepairMode::Yes);
+        assert!(report.found.is_clean() && same == image, "{:#?}", report.found.findings);
+    }
+}
+
+/// A device that keeps what it held after each write.
+struct History {
+    medium: MemDevice,
+    images: Mutex<Vec<Vec<u8>>>,
+}
+
+impl BlockDevice for History {
+    fn geometry(&self) -> Geometry {
+        self.medium.geometry()
+    }
+    fn read(&self, reads: &mut [BlockRead<'_>]) -> Result<()> {
+        self.medium.read(reads)
+    }
+    fn write(&self, writes: &[BlockWrite<'_>]) -> Result<()> {
+        for write in writes {
+            self.medium.write(std::slice::from_ref(write))?;
+            self.images.lock().unwrap().push(self.medium.image());
+        }
+        Ok(())
+    }
+    fn flush(&self) -> Result<()> {
+        self.medium.flush()
+    }
+    fn discard(&self, _start: fstitch_core::BlockNo, _count: u64) -> Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn labels_and_settings_keep_them_at_every_write() {
+    if !have_makefs() {
+        return;
+    }
+    let scratch = Scratch::new("ufs-hashed-label");
+    let image = hashed(&scratch, (2, "le", 8192, 1024));
+    let device = History { medium: MemDevice::from_image(512, image), images: Mutex::default() };
+    identify(&device, Some(b"sums"), Some([1, 2])).unwrap();
+    tune(&device, Settings { soft_updates: Some(true), reserved: Some(3), ..Settings::default() }).unwrap();
+    let off = Settings { check_hashes: Some(false), ..Settings::default() };
+    let label = device.medium.image();
+    tune(&device, off).unwrap();
+    assert_eq!(superblock(&device.medium.image()).kept_hashes(), 0);
+    let images = device.images.into_inner().unwrap();
+    assert!(images.len() > 6, "{}", images.len());
+    for (no, image) in images.iter().enumerate() {
+        assert_eq!(wrong(image), [""; 0], "after write {no}");
+    }
+    let sb = superblock(&label);
+    assert_eq!((sb.kept_hashes(), &sb.label[..], sb.flags & flag::SOFTDEP), (7, &b"sums"[..], flag::SOFTDEP));
+    // What says that groups have some goes before they do, and comes when all have.
+    let device = History {
+        medium: MemDevice::from_image(512, roomy(&scratch, (2, "be", 16_384, 2048))),
+        images: Mutex::default(),
+    };
+    tune(&device, Settings { check_hashes: Some(true), ..Settings::default() }).unwrap();
+    tune(&device, Settings { check_hashes: Some(true), ..Settings::default() }).unwrap();
+    for (no, image) in device.images.into_inner().unwrap().iter().enumerate().step_by(11) {
+        assert_eq!(wrong(image), [""; 0], "after write {no}");
+    }
+    assert_eq!(wrong(&device.medium.image()), [""; 0]);
+}
+
+fn corrupt<T>(result: Result<T>) -> String {
+    match result {
+        Err(Error::Corrupt(corruption)) => corruption.to_string(),
+        Err(error) => panic!("{error}"),
+        Ok(_) => panic!("nobody looks"),
+    }
+}
+
+#[test]
+fn a_wrong_hash_of_an_inode_is_found_refused_and_stays() {
+    if !have_makefs() {
+        return;
+    }
+    let scratch = Scratch::new("ufs-hashed-inode");
+    let caller = Caller::default();
+    let medium = device(&hashed(&scratch, (2, "le", 32_768, 4096))).unwrap();
+    let fs = writable(Arc::<MemDevice>::clone(&medium) as Arc<dyn BlockDevice>);
+    let made: Vec<_> = (b'a'..b'f')
+        .map(|name| fs.mknod(&caller, fs.root(), &[name], 0o100_644, 0).unwrap().attr.ino)
+        .collect();
+    fs.unmount().unwrap();
+    drop(fs);
+    let mut image = Image::new(medium.image());
+    let victim = image.inode(u32::try_from(made[2].0).unwrap());
+    // Its owner.
+    image.bytes[victim + 4] ^= 1;
+    assert_eq!(wrong(&image.bytes), [format!("inode {}", made[2].0)]);
+    let before = image.bytes[victim..victim + 256].to_vec();
+    let read = opened(&image.bytes).unwrap();
+    let said = read.lookup(read.root(), b"c").map(drop);
+    assert!(format!("{}", said.unwrap_err()).contains("check hash"));
+    assert!(read.lookup(read.root(), b"b").is_ok());
+    let medium = device(&image.bytes).unwrap();
+    let fs = writable(Arc::<MemDevice>::clone(&medium) as Arc<dyn BlockDevice>);
+    let next = fs.lookup(fs.root(), b"d").unwrap().attr.ino;
+    fs.write(&caller, next, 0, b"beside it").unwrap();
+    fs.unmount().unwrap();
+    let after = medium.image();
+    assert_eq!(after[victim..victim + 256], before, "what is wrong must not look right");
+    assert_eq!(wrong(&after), [format!("inode {}", made[2].0)]);
+    let (mended, report) = repaired(&after, RepairMode::Yes);
+    assert!(report.found.findings.iter().any(|found| found.code == "inode-hash"), "{:#?}", report.found);
+    assert!(report.left.is_clean() && wrong(&mended).is_empty());
+    let fs = opened(&mended).unwrap();
+    assert!(fs.lookup(fs.root(), b"c").is_ok());
+}
+
+#[test]
+fn wrong_hashes_of_groups_and_superblock_are_found_and_refused() {
+    if !have_makefs() {
+        return;
+    }
+    let scratch = Scratch::new("ufs-hashed-group");
+    let caller = Caller::default();
+    let healthy = hashed(&scratch, (2, "be", 8192, 1024));
+    let mut image = Image::new(healthy.clone());
+    // A rotor, which means nothing.
+    let at = image.group(0) + 40;
+    image.bytes[at] ^= 1;
+    let fs = writable(device(&image.bytes).unwrap() as Arc<dyn BlockDevice>);
+    let made = fs.mknod(&caller, fs.root(), b"new", 0o100_644, 0).map(drop);
+    assert!(corrupt(made).contains("check hash"));
+    drop(fs);
+    let (mended, report) = repaired(&image.bytes, RepairMode::Yes);
+    assert!(report.found.findings.iter().any(|found| found.code == "group-hash"), "{:#?}", report.found);
+    assert!(report.left.is_clean(), "{:#?}", report.left);
+    assert_eq!((superblock(&mended).kept_hashes(), wrong(&mended)), (hashed::INODE, vec![]));
+    // And the name of the volume.
+    let mut image = Image::new(healthy);
+    let at = usize::try_from(superblock(&image.bytes).at).unwrap() + 680;
+    image.bytes[at] ^= 1;
+    let open = arrange::open::<Ufs>(
+        device(&image.bytes).unwrap(),
+        &Arrangement::default(),
+        Arc::new(fstitch_core::SystemClock::new()),
+    );
+    assert!(corrupt(open.map(drop)).contains("check hash"));
+    assert!(opened(&image.bytes).is_ok(), "for reading");
+    let (mended, report) = repaired(&image.bytes, RepairMode::Yes);
+    assert!(report.found.findings.iter().any(|found| found.code == "superblock-hash"), "{:#?}", report.found);
+    assert!(report.left.is_clean() && wrong(&mended).is_empty());
+    writable(device(&mended).unwrap() as Arc<dyn BlockDevice>).unmount().unwrap();
+}
+
+#[test]
+fn hashes_of_what_nobody_knows_are_given_up() {
+    if !have_makefs() {
+        return;
+    }
+    let scratch = Scratch::new("ufs-hashed-more");
+    let mut image = Image::new(hashed(&scratch, (2, "le", 8192, 1024)));
+    let own = usize::try_from(superblock(&image.bytes).at).unwrap();
+    image.put32(own + HASHES, 31);
+    let len = usize::try_from(image.word(own + 104)).unwrap();
+    let sum = slow(&image.bytes[own..own + len], OWN);
+    image.put32(own + OWN, sum);
+    let medium = device(&image.bytes).unwrap();
+    let fs = writable(Arc::<MemDevice>::clone(&medium) as Arc<dyn BlockDevice>);
+    fs.mkdir(&Caller::default(), fs.root(), b"new", 0o755).unwrap();
+    fs.unmount().unwrap();
+    let after = Image::new(medium.image());
+    assert_eq!((after.word(own + HASHES), wrong(&after.bytes)), (7, vec![]));
+}
