@@ -113,8 +113,7 @@ impl Ufs {
                 }
                 bytes.truncate(to_usize(self.sb.group_size));
                 if self.sb.kept_hashes() & hashed::GROUP != 0 && !hashes::is_group_right(&self.sb, &bytes) {
-                    let problem = "its check hash does not match: `fstitch fsck` mends it";
-                    return Err(Error::corrupt(Structure::Descriptor(u64::from(no)), BlockNo(at), problem));
+                    return Err(hashes::wrong_group(no, at));
                 }
                 let read = State::new(Group::parse(bytes, no, BlockNo(at), &self.sb)?, &self.sb);
                 self.check_own(no, &read)?;

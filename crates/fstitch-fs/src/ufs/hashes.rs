@@ -8,15 +8,16 @@
 //! superblock says before the first change that groups and itself have none ([`in_use`]), and says that they have when the volume is left clean: groups
 //! that were changed get theirs, the others have what they had.
 //!
-//! **Crash cases.** Between the two nobody has hashes but inodes, whose images are written as they were sealed. The last write of an orderly end is
-//! one of 12 bytes in one sector: the superblock's hash, who has hashes, and the flags.
+//! **Crash cases.** Between the two nobody has hashes but inodes, whose images are written as they were sealed. What says so are 12 bytes in one
+//! sector: the superblock's hash, who has hashes, and the flags. They are made stable alone, the first time before anything else changes and the
+//! last time after everything else, so that neither a torn block nor a mechanism that keeps no orders comes between.
 
 use std::collections::BTreeSet;
 
 use fstitch_core::lock::Mutex;
 use fstitch_core::num::{to_u64, to_usize};
 use fstitch_core::order::rank;
-use fstitch_core::{BlockDevice, BlockKind, BlockNo, Result};
+use fstitch_core::{BlockDevice, BlockKind, BlockNo, Error, Result, Structure};
 use fstitch_patch::Seal;
 
 use super::layout::group::{Group, at::CKHASH as GROUP_AT};
@@ -128,47 +129,85 @@ impl Seal for Hasher {
     }
 }
 
-/// Makes all hashes of groups and inodes of a volume that nobody uses, which has none in force. Where a crash ends it, it still has none.
+/// What is done with all hashes of a volume that nobody uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// To see that those that there are match.
+    Verify,
+    /// To make them. Where a crash ends it, the volume has none.
+    Make,
+}
+
+/// Goes through groups and inodes.
 ///
 /// # Errors
-/// `Corrupt` if a group makes no sense, `Io`.
-pub(super) fn make_all(device: &dyn BlockDevice, sb: &Superblock) -> Result<()> {
+/// `Corrupt` if a group makes no sense, or a hash that there is does not match; `Io`.
+pub(super) fn all(device: &dyn BlockDevice, sb: &Superblock, purpose: Purpose) -> Result<()> {
+    if purpose == Purpose::Verify && sb.kept_hashes() == 0 {
+        return Ok(());
+    }
     let view = BlockView::new(device, sb.fragment_len());
-    let fragment = sb.fragment_len();
+    let (fragment, len) = (sb.fragment_len(), to_usize(sb.group_size));
+    let mut bytes = vec![0; len.next_multiple_of(fragment)];
     for no in 0..sb.groups {
         let first = sb.group_start(no) + u64::from(sb.parts[1]);
-        let mut bytes = vec![0; to_usize(sb.group_size).next_multiple_of(fragment)];
         for (at, part) in (first..).zip(bytes.chunks_mut(fragment)) {
             view.read(BlockNo(at), BlockKind::GroupDescriptor, part)?;
         }
-        let len = to_usize(sb.group_size);
         let group = Group::parse(bytes[..len].to_vec(), no, BlockNo(first), sb)?;
-        let sum = hash(&bytes[..len], GROUP_AT);
-        sb.order.put_u32(&mut bytes, GROUP_AT, sum);
-        for (at, part) in (first..).zip(bytes.chunks(fragment)) {
-            view.write(BlockNo(at), BlockKind::GroupDescriptor, part)?;
+        if purpose == Purpose::Make {
+            let sum = hash(&bytes[..len], GROUP_AT);
+            sb.order.put_u32(&mut bytes, GROUP_AT, sum);
+            for (at, part) in (first..).zip(bytes.chunks(fragment)) {
+                view.write(BlockNo(at), BlockKind::GroupDescriptor, part)?;
+            }
+        } else if sb.kept_hashes() & hashed::GROUP != 0 && !is_group_right(sb, &bytes) {
+            return Err(wrong_group(no, first));
         }
-        if sb.all_hashes() & hashed::INODE != 0 {
-            make_inodes(&view, sb, no, group.initialised)?;
+        if purpose == Purpose::Make || sb.kept_hashes() & hashed::INODE != 0 {
+            all_inodes(&view, sb, (no, group.initialised), purpose)?;
         }
     }
     device.flush()
 }
 
 /// The same of the inodes of a group, of which so many were ever written.
-fn make_inodes(view: &BlockView<'_>, sb: &Superblock, group: u32, initialised: u32) -> Result<()> {
-    let table = sb.inode_place(group * sb.group_inodes).0.get();
+fn all_inodes(
+    view: &BlockView<'_>,
+    sb: &Superblock,
+    (group, initialised): (u32, u32),
+    purpose: Purpose,
+) -> Result<()> {
+    let base = group * sb.group_inodes;
+    let table = sb.inode_place(base).0.get();
     let count = (u64::from(initialised) * to_u64(INODE_LEN)).div_ceil(u64::from(sb.fragment_size));
     let mut bytes = vec![0; sb.fragment_len()];
+    let mut ino = base;
     for at in table..table + count {
         view.read(BlockNo(at), BlockKind::Inode, &mut bytes)?;
-        let before = bytes.clone();
-        bytes.chunks_exact_mut(INODE_LEN).for_each(|raw| seal_inode(sb.order, raw));
-        if bytes != before {
+        let mut is_changed = false;
+        for raw in bytes.chunks_exact_mut(INODE_LEN) {
+            let is_wrong = !is_inode_right(sb.order, raw);
+            if is_wrong && purpose == Purpose::Verify {
+                return Err(super::damaged_inode(ino, "its check hash does not match".into()));
+            }
+            if is_wrong {
+                seal_inode(sb.order, raw);
+                is_changed = true;
+            }
+            ino += 1;
+        }
+        if is_changed {
             view.write(BlockNo(at), BlockKind::Inode, &bytes)?;
         }
     }
     Ok(())
+}
+
+/// The error of a group whose hash is wrong.
+pub(super) fn wrong_group(no: u32, at: u64) -> Error {
+    let problem = "its check hash does not match: `fstitch fsck` mends it";
+    Error::corrupt(Structure::Descriptor(u64::from(no)), BlockNo(at), problem)
 }
 
 #[cfg(test)]

@@ -3,8 +3,9 @@
 use fstitch_core::num::to_u64;
 use fstitch_core::{BlockDevice, BlockKind, BlockNo, Error, Result};
 
-use super::hashes;
+use super::hashes::{self, Purpose};
 use super::layout::superblock::{FLAGS_UPDATED, OLD_FLAGS, Superblock, Version, at, flag, hashed};
+use super::volume::{check_writable, wrong_superblock};
 use crate::view::BlockView;
 
 /// Bytes of the label's field; its last byte is zero.
@@ -57,10 +58,18 @@ pub fn tune(device: &dyn BlockDevice, settings: Settings) -> Result<()> {
         let what = "check hashes beside quotas of NetBSD, which have the same flag";
         return Err(Error::Unsupported(what.into()));
     }
+    if wanted {
+        if sb.all_hashes() == 0 {
+            let what = "check hashes of UFS1, which has no places for them";
+            return Err(Error::Unsupported(what.into()));
+        }
+        check_writable(&sb)?;
+        hashes::all(device, &sb, Purpose::Verify)?;
+    }
     // What says that there are some goes before they do, and comes when all are there.
     set_hashes(device, 0)?;
     if wanted {
-        hashes::make_all(device, &sb)?;
+        hashes::all(device, &sb, Purpose::Make)?;
         set_hashes(device, sb.all_hashes())?;
     }
     Ok(())
@@ -68,11 +77,16 @@ pub fn tune(device: &dyn BlockDevice, settings: Settings) -> Result<()> {
 
 fn set_hashes(device: &dyn BlockDevice, kept: u32) -> Result<()> {
     change(device, |sb, raw| {
-        let flags = sb.order.u32(raw, at::FLAGS) & !flag::HASHES_OR_QUOTA;
-        sb.order.put_u32(raw, at::METACKHASH, kept);
-        sb.order.put_u32(raw, at::FLAGS, if kept == 0 { flags } else { flags | flag::HASHES_OR_QUOTA });
+        put_hashed(sb, raw, kept);
         Ok(())
     })
+}
+
+/// Says who has check hashes.
+fn put_hashed(sb: &Superblock, raw: &mut [u8], kept: u32) {
+    let flags = sb.order.u32(raw, at::FLAGS) & !flag::HASHES_OR_QUOTA;
+    sb.order.put_u32(raw, at::METACKHASH, kept);
+    sb.order.put_u32(raw, at::FLAGS, if kept == 0 { flags } else { flags | flag::HASHES_OR_QUOTA });
 }
 
 fn set(device: &dyn BlockDevice, settings: Settings) -> Result<()> {
@@ -114,6 +128,10 @@ fn change(device: &dyn BlockDevice, change: impl FnOnce(&Superblock, &mut [u8]) 
     let sb = Superblock::read(device)?;
     let writer = Writer { device, first: sb.at / to_u64(SECTOR) };
     let before = sb.bytes(device)?;
+    if raw_hashes(&sb, &before) & hashed::SUPERBLOCK != 0 && !hashes::is_super_right(sb.order, &before) {
+        // What is wrong must not look right.
+        return Err(wrong_superblock());
+    }
     let mut raw = before.clone();
     change(&sb, &mut raw)?;
     let len = hashes::super_len(sb.order, &raw);
@@ -129,11 +147,7 @@ fn change(device: &dyn BlockDevice, change: impl FnOnce(&Superblock, &mut [u8]) 
     let kept = sb.order.u32(&raw, at::METACKHASH);
     let mut unhashed = before.clone();
     if raw_hashes(&sb, &before) != 0 {
-        sb.order.put_u32(
-            &mut unhashed,
-            at::METACKHASH,
-            sb.order.u32(&before, at::METACKHASH) & !hashed::SUPERBLOCK,
-        );
+        put_hashed(&sb, &mut unhashed, sb.order.u32(&before, at::METACKHASH) & !hashed::SUPERBLOCK);
         writer.write(&before, &unhashed)?;
     }
     let mut made = raw.clone();

@@ -117,10 +117,16 @@ impl Ufs {
         let blocks = self.super_blocks()?;
         let mut tx = self.cache.lock();
         let flags = self.sb.flags | flag::UNCLEAN | flag::NEEDS_FSCK;
-        let unhashed = self.put_hashes(&mut tx, &blocks, (flags, hashes::in_use(self.sb.kept_hashes())), &[]);
-        blocks.put(&mut tx, (at::CLEAN, &[0]), &unhashed);
+        if self.sb.says_hashed() {
+            // Alone: a block may be torn between its sectors, and not every mechanism keeps orders.
+            self.put_hashes(&mut tx, &blocks, (flags, hashes::in_use(self.sb.kept_hashes())));
+            drop(tx);
+            self.cache.sync_all()?;
+            tx = self.cache.lock();
+        }
+        blocks.put(&mut tx, (at::CLEAN, &[0]), &[]);
         let flags = if self.is_hashed_in_use() { flags } else { flags & !self.hash_flag() };
-        self.put_flags(&mut tx, &blocks, flags, &unhashed);
+        self.put_flags(&mut tx, &blocks, flags, &[]);
         self.put_time(&mut tx, &blocks);
         if self.sb.version == Version::Two {
             // A journal of soft updates that is older than this mount is not replayed by anybody.
@@ -170,15 +176,11 @@ impl Ufs {
             blocks.put(&mut tx, (at::CLEAN, &[1]), &counted);
             return Ok(());
         }
-        if self.sb.version == Version::One {
-            let old = u8::try_from(flags & OLD_FLAGS).unwrap_or(0) | FLAGS_UPDATED;
-            let flagged = blocks.put(&mut tx, (at::OLD_FLAGS, &[old]), &counted);
-            counted.extend(flagged);
-        }
-        let clean = blocks.put(&mut tx, (at::CLEAN, &[1]), &counted);
-        counted.extend(clean);
-        // The flags still ask for a check: the last write says that all is there.
-        self.put_hashes(&mut tx, &blocks, (flags, kept), &counted);
+        blocks.put(&mut tx, (at::CLEAN, &[1]), &counted);
+        drop(tx);
+        self.cache.sync_all()?;
+        // The flags still ask for a check: the last write, of these alone, says that all is there.
+        self.put_hashes(&mut self.cache.lock(), &blocks, (flags, kept));
         Ok(())
     }
 
@@ -192,18 +194,8 @@ impl Ufs {
         hashes::in_use(self.sb.kept_hashes()) != 0
     }
 
-    /// Says who has check hashes, beside the flags and the superblock's own hash, which is of what it is with these: in one sector. Nothing where nobody
-    /// has had any.
-    fn put_hashes(
-        &self,
-        tx: &mut Tx<'_>,
-        blocks: &Super,
-        (flags, kept): (u32, u32),
-        befores: &[PatchId],
-    ) -> PatchIds {
-        if !self.sb.says_hashed() {
-            return PatchIds::new();
-        }
+    /// Says who has check hashes, beside the flags and the superblock's own hash, which is of what it is with these: in one sector.
+    fn put_hashes(&self, tx: &mut Tx<'_>, blocks: &Super, (flags, kept): (u32, u32)) {
         let order = self.sb.order;
         let mut raw = blocks.bytes(tx);
         let flags = if kept == 0 { flags & !flag::HASHES_OR_QUOTA } else { flags };
@@ -215,7 +207,7 @@ impl Ufs {
             let sum = hashes::hash(&raw[..len], at::CKHASH);
             order.put_u32(&mut raw, at::CKHASH, sum);
         }
-        blocks.put(tx, (at::CKHASH, &raw[at::CKHASH..at::FLAGS + 4]), befores)
+        blocks.put(tx, (at::CKHASH, &raw[at::CKHASH..at::FLAGS + 4]), &[]);
     }
 
     fn put_totals(&self, tx: &mut Tx<'_>, blocks: &Super, totals: Totals) -> PatchIds {

@@ -413,13 +413,13 @@ pub fn may_be_written(device: &dyn BlockDevice) -> Result<()> {
 }
 
 /// Who does not see what is wrong would write over it.
-fn wrong_superblock() -> Error {
+pub(super) fn wrong_superblock() -> Error {
     let problem = "its check hash does not match: `fstitch fsck` looks at it, or mount it read-only";
     Error::corrupt(Structure::Superblock, None, problem)
 }
 
 /// Refuses to write a volume of which something could not be kept right, by name, with what to do about it.
-fn check_writable(sb: &Superblock) -> Result<()> {
+pub(super) fn check_writable(sb: &Superblock) -> Result<()> {
     let name = sb.version.name();
     let has = |flag: u32| sb.flags & flag != 0;
     let why = if sb.has_snapshots {

@@ -6,8 +6,8 @@
 use std::sync::{Arc, Mutex};
 
 use fstitch_core::{
-    BlockDevice, BlockRead, BlockWrite, Caller, Error, FileKind, FileSystem, Finding, FindingClass, Geometry,
-    MemDevice, RepairMode, Result, Seed, SetAttr,
+    BlockDevice, BlockKind, BlockRead, BlockWrite, Caller, Consistency, Error, FileKind, FileSystem, Finding,
+    FindingClass, Geometry, MemDevice, RepairMode, Result, Seed, SetAttr,
 };
 use fstitch_fs::arrange::{self, Arrangement};
 use fstitch_fs::ufs::Ufs;
@@ -85,7 +85,7 @@ fn hashed(scratch: &Scratch, shape: (u32, &str, u32, u32)) -> Vec<u8> {
     tune(&*medium, Settings { check_hashes: Some(true), ..Settings::default() }).unwrap();
     let image = medium.image();
     let sb = superblock(&image);
-    assert_eq!(sb.kept_hashes(), if sb.version == Version::Two { 7 } else { 3 });
+    assert_eq!(sb.kept_hashes(), 7);
     assert_eq!(wrong(&image), [""; 0], "{shape:?}");
     image
 }
@@ -124,8 +124,7 @@ fn every_cut_leaves_right_hashes_of_what_has_some() {
         return;
     }
     let scratch = Scratch::new("ufs-hashed");
-    let shapes =
-        [(2, "le", 8192, 1024), (2, "be", 32_768, 4096), (2, "le", 4096, 512), (1, "be", 8192, 1024)];
+    let shapes = [(2, "le", 8192, 1024), (2, "be", 32_768, 4096), (2, "le", 4096, 512)];
     for shape in shapes {
         let medium = device(&hashed(&scratch, shape)).unwrap();
         let fs = writable(Arc::<MemDevice>::clone(&medium) as Arc<dyn BlockDevice>);
@@ -149,7 +148,10 @@ fn every_cut_leaves_right_hashes_of_what_has_some() {
         assert_eq!(corrupt.collect::<Vec<_>>(), Vec::<&Finding>::new(), "{shape:?}");
         assert!(report.left.is_clean(), "{:#?}", report.left.findings);
         assert_eq!(wrong(&after), [""; 0], "{shape:?}");
-        assert_eq!(superblock(&after).kept_hashes(), if shape.0 == 2 { hashed::INODE } else { 0 });
+        assert_eq!(superblock(&after).kept_hashes(), hashed::INODE);
+        // In memory nothing is sealed.
+        let online = fs.format().check_volume().unwrap();
+        assert!(online.findings.iter().all(|found| !found.code.ends_with("-hash")), "{:#?}", online.findings);
         // Or it does not.
         fs.unmount().unwrap();
         drop((fs, cache));
@@ -160,6 +162,102 @@ fn every_cut_leaves_right_hashes_of_what_has_some() {
         let (same, report) = repaired(&image, RepairMode::Yes);
         assert!(report.found.is_clean() && same == image, "{:#?}", report.found.findings);
     }
+}
+
+/// A device that looks at the superblock's hash wherever the writes of a block of it may be torn.
+struct Torn {
+    medium: MemDevice,
+    found: Mutex<(usize, Vec<String>)>,
+}
+
+impl Torn {
+    fn look(&self, write: &BlockWrite<'_>) {
+        let before = self.medium.image();
+        let sectors = write.data.len() / 512;
+        let at = write.block.index() * write.data.len();
+        for (from, to) in (1..=sectors).map(|to| (0, to)).chain((1..sectors).map(|from| (from, sectors))) {
+            let mut image = before.clone();
+            image[at + from * 512..at + to * 512].copy_from_slice(&write.data[from * 512..to * 512]);
+            let mut found = self.found.lock().unwrap();
+            found.0 += 1;
+            let wrong = wrong(&image).into_iter().filter(|what| what == "superblock");
+            found.1.extend(wrong.map(|_| format!("sectors {from}..{to} of block {}", write.block)));
+        }
+    }
+}
+
+impl BlockDevice for Torn {
+    fn geometry(&self) -> Geometry {
+        self.medium.geometry()
+    }
+    fn read(&self, reads: &mut [BlockRead<'_>]) -> Result<()> {
+        self.medium.read(reads)
+    }
+    fn write(&self, writes: &[BlockWrite<'_>]) -> Result<()> {
+        // In any order: what is said here of one that comes last holds if it came first.
+        for write in writes.iter().rev() {
+            if write.kind == BlockKind::Superblock {
+                self.look(write);
+            }
+            self.medium.write(std::slice::from_ref(write))?;
+        }
+        Ok(())
+    }
+    fn flush(&self) -> Result<()> {
+        self.medium.flush()
+    }
+    fn discard(&self, _start: fstitch_core::BlockNo, _count: u64) -> Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn no_torn_superblock_has_a_wrong_hash_at_the_beginning_or_the_end() {
+    if !have_makefs() {
+        return;
+    }
+    let scratch = Scratch::new("ufs-hashed-torn");
+    for shape in [(2, "le", 32_768, 4096), (2, "be", 8192, 1024)] {
+        for consistency in [Consistency::Soft, Consistency::Async] {
+            let image = hashed(&scratch, shape);
+            let medium = MemDevice::from_image(superblock(&image).fragment_size, image);
+            let device = Arc::new(Torn { medium, found: Mutex::default() });
+            let arrangement = Arrangement { consistency: Some(consistency), ..Arrangement::default() };
+            let clock = Arc::new(fstitch_core::SystemClock::new());
+            let fs = arrange::open::<Ufs>(Arc::clone(&device) as Arc<dyn BlockDevice>, &arrangement, clock)
+                .unwrap()
+                .0;
+            fs.mkdir(&Caller::default(), fs.root(), b"new", 0o755).unwrap();
+            fs.unmount().unwrap();
+            let found = device.found.lock().unwrap();
+            assert!(found.0 > 8, "{}", found.0);
+            assert_eq!(found.1, [""; 0], "{shape:?}, {consistency:?}");
+            assert_eq!(wrong(&device.medium.image()), [""; 0]);
+            assert_eq!(superblock(&device.medium.image()).kept_hashes(), 7);
+        }
+    }
+}
+
+#[test]
+fn who_has_no_places_for_hashes_has_none() {
+    if !have_makefs() {
+        return;
+    }
+    let scratch = Scratch::new("ufs-unhashed");
+    let mut image = Image::new(roomy(&scratch, (1, "be", 8192, 1024)));
+    let on = Settings { check_hashes: Some(true), ..Settings::default() };
+    assert!(matches!(tune(&*device(&image.bytes).unwrap(), on), Err(Error::Unsupported(_))));
+    let own = usize::try_from(superblock(&image.bytes).at).unwrap();
+    image.put32(own + HASHES, 3);
+    image.put32(own + HASHES + 4, flag::HASHES_OR_QUOTA);
+    let medium = device(&image.bytes).unwrap();
+    let fs = writable(Arc::<MemDevice>::clone(&medium) as Arc<dyn BlockDevice>);
+    fs.mkdir(&Caller::default(), fs.root(), b"new", 0o755).unwrap();
+    fs.unmount().unwrap();
+    let after = Image::new(medium.image());
+    assert_eq!((after.word(own + HASHES), after.word(own + HASHES + 4)), (0, 0));
+    let (same, report) = repaired(&after.bytes, RepairMode::Yes);
+    assert!(report.found.is_clean() && same == after.bytes, "{:#?}", report.found.findings);
 }
 
 /// A device that keeps what it held after each write.
@@ -208,6 +306,9 @@ fn labels_and_settings_keep_them_at_every_write() {
     assert!(images.len() > 6, "{}", images.len());
     for (no, image) in images.iter().enumerate() {
         assert_eq!(wrong(image), [""; 0], "after write {no}");
+        let sb = superblock(image);
+        // That would be quotas of NetBSD.
+        assert!(sb.flags & flag::HASHES_OR_QUOTA == 0 || sb.hashes != 0, "after write {no}");
     }
     let sb = superblock(&label);
     assert_eq!((sb.kept_hashes(), &sb.label[..], sb.flags & flag::SOFTDEP), (7, &b"sums"[..], flag::SOFTDEP));
@@ -252,6 +353,8 @@ fn a_wrong_hash_of_an_inode_is_found_refused_and_stays() {
     image.bytes[victim + 4] ^= 1;
     assert_eq!(wrong(&image.bytes), [format!("inode {}", made[2].0)]);
     let before = image.bytes[victim..victim + 256].to_vec();
+    let on = Settings { check_hashes: Some(true), ..Settings::default() };
+    assert!(corrupt(tune(&*device(&image.bytes).unwrap(), on)).contains("check hash"), "nor by that");
     let read = opened(&image.bytes).unwrap();
     let said = read.lookup(read.root(), b"c").map(drop);
     assert!(format!("{}", said.unwrap_err()).contains("check hash"));
@@ -302,6 +405,8 @@ fn wrong_hashes_of_groups_and_superblock_are_found_and_refused() {
     );
     assert!(corrupt(open.map(drop)).contains("check hash"));
     assert!(opened(&image.bytes).is_ok(), "for reading");
+    let label = identify(&*device(&image.bytes).unwrap(), Some(b"right"), None);
+    assert!(corrupt(label).contains("check hash"));
     let (mended, report) = repaired(&image.bytes, RepairMode::Yes);
     assert!(report.found.findings.iter().any(|found| found.code == "superblock-hash"), "{:#?}", report.found);
     assert!(report.left.is_clean() && wrong(&mended).is_empty());

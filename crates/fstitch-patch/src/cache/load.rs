@@ -329,8 +329,9 @@ impl Shared {
         if block == HOLE {
             return Ok(());
         }
-        let is_left = self.seals.is_gone(slot.holder) && self.is_settled(core, sx);
-        if is_left {
+        let is_gone = self.seals.is_gone(slot.holder);
+        let is_left = is_gone && self.is_settled(core, sx);
+        if is_gone {
             self.leave_sealed(core, sx);
         }
         let slot = core.graph.slot_mut(sx);
@@ -349,7 +350,7 @@ impl Shared {
         slot.patches.is_empty() || core.graph.is_in_log(sx) || !self.seals.covers(slot.holder, slot.kind)
     }
 
-    /// The block in memory becomes what it is on the medium: there it was sealed on the way.
+    /// The block in memory becomes what it is on the medium, where it was sealed on the way, or would be.
     fn leave_sealed(&self, core: &mut Core, sx: Sx) {
         let slot = core.graph.slot_mut(sx);
         let described = (slot.no, slot.holder, slot.kind, slot.owner);

@@ -65,7 +65,12 @@ impl Ufs {
     /// # Errors
     /// When the device fails.
     pub fn check_volume(&self) -> Result<CheckReport> {
-        let mut volume = Volume { source: &*self.cache, shape: self.sb.clone(), raw: Vec::new() };
+        let mut shape = self.sb.clone();
+        if !self.cache.options().read_only {
+            // Hashes in memory are behind what is there.
+            shape.hashes = 0;
+        }
+        let mut volume = Volume { source: &*self.cache, shape, raw: Vec::new() };
         volume.raw = volume.read_super(self.sb.at)?;
         let run = Run { mending: Mending::Nothing, now: Timestamp::default(), is_unclean: self.is_unclean() };
         Ok(run.all(&volume)?.0)

@@ -246,6 +246,7 @@ fn forget_hashes(raw: &mut [u8], order: Order, is_updated: bool) {
     let flags = order.u32(raw, at::FLAGS);
     if is_updated && flags & HASHES_OR_QUOTA != 0 && order.u32(raw, at::HASHES) != 0 {
         order.put_u32(raw, at::FLAGS, flags & !HASHES_OR_QUOTA);
+        order.put_u32(raw, at::HASHES, 0);
     }
 }
 

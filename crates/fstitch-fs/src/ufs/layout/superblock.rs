@@ -479,11 +479,11 @@ impl Superblock {
         first..start + u64::from(self.parts[3])
     }
 
-    /// Which structures may have check hashes: [`hashed`].
+    /// Which structures may have check hashes: [`hashed`]. FreeBSD has none on UFS1.
     #[must_use]
     pub const fn all_hashes(&self) -> u32 {
         match self.version {
-            Version::One => hashed::SUPERBLOCK | hashed::GROUP,
+            Version::One => 0,
             Version::Two => hashed::SUPERBLOCK | hashed::GROUP | hashed::INODE,
         }
     }
