@@ -654,9 +654,14 @@ fn the_last_free_blocks_are_for_nodes_before_they_are_for_copies() {
     const FREE: usize = 24;
     let scratch = Scratch::new("ext4-shared-little-room");
     let Some(healthy) = filled(&scratch, shape("no-sums")) else { return };
-    let mut image = Image::new(&scratch, healthy);
+    let mut image = Image::new(&scratch, healthy.clone());
     let (owner, node) = (image.inode("deep").0, image.node("deep", 1));
-    assert!(image.inode("indirect").0 < owner);
+    let other = image.inode("indirect").0;
+    assert!(other < owner);
+    let blocks = |device: &MemDevice, ino: u32| -> u64 {
+        file_map::read(device, u64::from(ino)).expect("a map").runs.iter().map(|run| run.blocks).sum()
+    };
+    let before = blocks(&MemDevice::from_image(1024, image.bytes.clone()), owner);
     claim_node(&mut image, "indirect", 2, u32::try_from(node).expect("small"));
     // All else is in use, says who does not know by whom: nothing becomes free in this run.
     let mut left = FREE;
@@ -672,9 +677,14 @@ fn the_last_free_blocks_are_for_nodes_before_they_are_for_copies() {
     let device = MemDevice::from_image(1024, image.bytes);
     let report = crate::repair::repair(&device, fstitch_core::RepairMode::Yes).expect("readable");
     assert!(report.left.is_clean(), "{:#?}", report.left.findings);
-    let map = file_map::read(&device, u64::from(owner)).expect("a map");
-    let kept: u64 = map.runs.iter().map(|run| run.blocks).sum();
-    assert!(kept > 8, "{kept} blocks in {} runs", map.runs.len());
+    let kept = blocks(&device, owner);
+    assert!(kept > 8, "{kept} blocks");
+    // Who was met first has what the node maps, and nobody wrote over it.
+    assert!(blocks(&device, other) + 8 > before, "{} of {before} blocks", blocks(&device, other));
+    let before = use_for_reading(healthy);
+    let now = use_for_reading(device.image());
+    let lost = before.iter().filter(|(name, word)| now.get(*name) != Some(word)).count();
+    assert!(lost <= 4, "{lost} names have other contents: three of the one, and the other one");
 }
 
 /// A tree of one node that is everywhere in it: whoever follows it would never end.
