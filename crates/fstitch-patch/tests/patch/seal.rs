@@ -360,14 +360,22 @@ fn what_the_file_holds_is_verified_when_the_inner_volume_takes_it() {
 
 #[test]
 fn what_a_volume_leaves_is_its_files_again() {
-    let (device, outer, place) = stack(15);
+    let (device, outer, place) = stack(0);
     let inner = outer.volume(Arc::clone(&place), VolumeOptions::default()).unwrap();
     inner.set_seal(Arc::new(Sums::default())).unwrap();
-    let block = inner.read(BlockNo(0), SEALED).unwrap();
-    inner.lock().bytes(&block, 16, b"inner", &[]);
-    drop((block, inner));
-    // What was not stable keeps its seal.
+    let [block, first] = [0, 2].map(|no| inner.read(BlockNo(no), SEALED).unwrap());
+    {
+        let mut tx = inner.lock();
+        let before = tx.bytes(&first, 16, b"first", &[]);
+        tx.bytes(&block, 16, b"inner", &[]);
+        tx.bytes(&block, 40, b"later", &[before]);
+    }
+    drop((block, first, inner));
+    // What was not stable keeps its seal, whatever of it is written.
     let block = outer.read(BlockNo(LAST), PLAIN).unwrap();
+    assert_eq!(outer.step_blocks(&mut |no| no == BlockNo(LAST)).unwrap(), 1);
+    let written = device.image()[BlockNo(LAST).index() * BLOCK..][..BLOCK].to_vec();
+    assert!(is_sealed(0, &written) && written[40..45] != *b"later" && written[16..21] == *b"inner");
     while outer.step_blocks(&mut |_| true).unwrap() > 0 {}
     let at = BlockNo(LAST).index() * BLOCK;
     assert!(is_sealed(0, &device.image()[at..at + BLOCK]), "changed before it was closed");
