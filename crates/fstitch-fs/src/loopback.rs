@@ -99,7 +99,7 @@ impl<L: LowLevelFs> Loopback<L> {
     /// Takes the file `ino` of `outer`. Where the journal of that volume takes contents, all holes are filled now.
     ///
     /// # Errors
-    /// As [`PinnedFile::new`]; `ENOSPC` where holes are filled; `EBUSY` while the log of the outer volume has contents that it
+    /// As [`PinnedFile::new`]; `Corrupt` if the file has a block of the volume twice; `ENOSPC` where holes are filled; `EBUSY` while the log of the outer volume has contents that it
     /// does not log by itself (docs/design/patchgroups.md): a replay would bring them back.
     pub fn attach(outer: &Arc<Uhfs<L>>, ino: InodeNo, read_only: bool) -> Result<Arc<Self>> {
         let file = PinnedFile::new(outer, ino, read_only)?;
@@ -233,5 +233,28 @@ impl<L: LowLevelFs> Placement for Loopback<L> {
 impl<L: LowLevelFs> std::fmt::Debug for Loopback<L> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Loopback({:?})", self.file)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_are_known_both_ways_and_no_block_is_in_two() {
+        let run = |start, count| Run { start: BlockNo(start), count, after: PatchId::NONE };
+        let mut runs = Runs::default();
+        assert!(runs.insert(10, run(100, 5)) && runs.insert(0, run(200, 3)) && runs.insert(15, run(90, 10)));
+        for index in (0..3).chain(10..25) {
+            let (below, _) = runs.below(BlockNo(index)).expect("it has a place");
+            assert_eq!(runs.in_file(below), Some(BlockNo(index)));
+        }
+        assert!(runs.below(BlockNo(3)).is_none() && runs.in_file(BlockNo(105)).is_none());
+        // Overlapping at either end, within and around.
+        for (start, count) in [(98, 3), (104, 2), (102, 1), (199, 9), (0, 91)] {
+            assert!(!runs.insert(40, run(start, count)), "{start}, {count}");
+        }
+        assert!(runs.below(BlockNo(40)).is_none());
+        assert!(runs.insert(10, run(100, 5)), "what is known already");
     }
 }

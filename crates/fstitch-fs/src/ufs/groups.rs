@@ -84,7 +84,9 @@ pub(super) enum Map {
 impl Part {
     /// The newest bytes of all of them.
     pub(super) fn bytes(&self, tx: &Tx<'_>) -> Vec<u8> {
-        self.blocks.iter().flat_map(|block| tx.data(block)).copied().collect()
+        let mut bytes = Vec::new();
+        self.blocks.iter().for_each(|block| bytes.extend_from_slice(tx.data(block)));
+        bytes
     }
 }
 

@@ -1,7 +1,7 @@
 //! Label, identifier and settings of a volume that nobody uses.
 
 use fstitch_core::num::to_u64;
-use fstitch_core::{BlockDevice, BlockKind, BlockNo, Error, Result};
+use fstitch_core::{BlockDevice, BlockKind, BlockNo, Error, Result, Structure};
 
 use super::hashes::{self, Purpose};
 use super::layout::superblock::{FLAGS_UPDATED, OLD_FLAGS, Superblock, Version, at, flag, hashed};
@@ -51,26 +51,33 @@ pub struct Settings {
 /// # Errors
 /// `Unsupported` for a volume that was not unmounted or whose superblock has no place for it, `Corrupt` if there is none, `Io`.
 pub fn tune(device: &dyn BlockDevice, settings: Settings) -> Result<()> {
-    set(device, Settings { check_hashes: None, ..settings })?;
-    let Some(wanted) = settings.check_hashes else { return Ok(()) };
     let sb = Superblock::read(device)?;
-    if sb.flags & flag::HASHES_OR_QUOTA != 0 && sb.hashes == 0 {
-        let what = "check hashes beside quotas of NetBSD, which have the same flag";
-        return Err(Error::Unsupported(what.into()));
+    if let Some(wanted) = settings.check_hashes {
+        may_change_hashes(device, &sb, wanted)?;
     }
-    if wanted {
-        if sb.all_hashes() == 0 {
-            let what = "check hashes of UFS1, which has no places for them";
-            return Err(Error::Unsupported(what.into()));
-        }
-        check_writable(&sb)?;
-        hashes::all(device, &sb, Purpose::Verify)?;
-    }
+    set(device, settings)?;
+    let Some(wanted) = settings.check_hashes else { return Ok(()) };
     // What says that there are some goes before they do, and comes when all are there.
     set_hashes(device, 0)?;
     if wanted {
         hashes::all(device, &sb, Purpose::Make)?;
         set_hashes(device, sb.all_hashes())?;
+    }
+    Ok(())
+}
+
+/// Fails, before anything is changed, if who has check hashes may not be changed on this volume.
+fn may_change_hashes(device: &dyn BlockDevice, sb: &Superblock, wanted: bool) -> Result<()> {
+    if sb.flags & flag::HASHES_OR_QUOTA != 0 && sb.hashes == 0 {
+        let what = "check hashes beside quotas of NetBSD, which have the same flag";
+        return Err(Error::Unsupported(what.into()));
+    }
+    if wanted && sb.all_hashes() == 0 {
+        return Err(Error::Unsupported("check hashes of UFS1, which has no places for them".into()));
+    }
+    if wanted && !sb.is_unclean() {
+        check_writable(sb)?;
+        hashes::all(device, sb, Purpose::Verify)?;
     }
     Ok(())
 }
@@ -89,6 +96,7 @@ fn put_hashed(sb: &Superblock, raw: &mut [u8], kept: u32) {
     sb.order.put_u32(raw, at::FLAGS, if kept == 0 { flags } else { flags | flag::HASHES_OR_QUOTA });
 }
 
+/// All but the check hashes.
 fn set(device: &dyn BlockDevice, settings: Settings) -> Result<()> {
     change(device, |sb, raw| {
         if sb.is_unclean() {
@@ -134,17 +142,15 @@ fn change(device: &dyn BlockDevice, change: impl FnOnce(&Superblock, &mut [u8]) 
     }
     let mut raw = before.clone();
     change(&sb, &mut raw)?;
-    let len = hashes::super_len(sb.order, &raw);
-    let hashed = match len {
-        Some(len) if raw_hashes(&sb, &raw) & hashed::SUPERBLOCK != 0 => Some(len),
-        _ => None,
-    };
-    let Some(len) = hashed else {
+    if raw_hashes(&sb, &raw) & hashed::SUPERBLOCK == 0 {
         // The last sector, which has the flags, comes first.
         return writer.write(&before, &raw);
-    };
+    }
+    let len = hashes::super_len(sb.order, &raw).ok_or_else(|| {
+        let problem = "its own length is none that a check hash could be of: `fstitch fsck` mends that";
+        Error::corrupt(Structure::Superblock, None, problem)
+    })?;
     // Until all is there it says that it has none.
-    let kept = sb.order.u32(&raw, at::METACKHASH);
     let mut unhashed = before.clone();
     if raw_hashes(&sb, &before) != 0 {
         put_hashed(&sb, &mut unhashed, sb.order.u32(&before, at::METACKHASH) & !hashed::SUPERBLOCK);
@@ -153,7 +159,6 @@ fn change(device: &dyn BlockDevice, change: impl FnOnce(&Superblock, &mut [u8]) 
     let mut made = raw.clone();
     made[at::CKHASH..at::FLAGS + 4].copy_from_slice(&unhashed[at::CKHASH..at::FLAGS + 4]);
     writer.write(&unhashed, &made)?;
-    sb.order.put_u32(&mut raw, at::METACKHASH, kept);
     let sum = hashes::hash(&raw[..len], at::CKHASH);
     sb.order.put_u32(&mut raw, at::CKHASH, sum);
     writer.write(&made, &raw)

@@ -116,16 +116,16 @@ impl Ufs {
     pub(super) fn start_use(&self) -> Result<()> {
         let blocks = self.super_blocks()?;
         let mut tx = self.cache.lock();
-        let flags = self.sb.flags | flag::UNCLEAN | flag::NEEDS_FSCK;
+        let kept = hashes::in_use(self.sb.kept_hashes());
+        let flags = self.flags_with(kept) | flag::UNCLEAN | flag::NEEDS_FSCK;
         if self.sb.says_hashed() {
             // Alone: a block may be torn between its sectors, and not every mechanism keeps orders.
-            self.put_hashes(&mut tx, &blocks, (flags, hashes::in_use(self.sb.kept_hashes())));
+            self.put_hashes(&mut tx, &blocks, (flags, kept));
             drop(tx);
             self.cache.sync_all()?;
             tx = self.cache.lock();
         }
         blocks.put(&mut tx, (at::CLEAN, &[0]), &[]);
-        let flags = if self.is_hashed_in_use() { flags } else { flags & !self.hash_flag() };
         self.put_flags(&mut tx, &blocks, flags, &[]);
         self.put_time(&mut tx, &blocks);
         if self.sb.version == Version::Two {
@@ -166,10 +166,9 @@ impl Ufs {
         if self.is_unclean() || has_failed || !are_known {
             return Ok(());
         }
-        let mut flags = self.sb.flags & !(flag::UNCLEAN | flag::NEEDS_FSCK);
         let kept = self.sb.kept_hashes();
+        let flags = self.flags_with(kept) & !(flag::UNCLEAN | flag::NEEDS_FSCK);
         if kept == 0 {
-            flags &= !self.hash_flag();
             // What asks for a check goes after the counts, too.
             let flagged = self.put_flags(&mut tx, &blocks, flags, &counted);
             counted.extend(flagged);
@@ -184,21 +183,16 @@ impl Ufs {
         Ok(())
     }
 
-    /// The flag that there are check hashes, if that is what it says.
-    fn hash_flag(&self) -> u32 {
-        if self.sb.says_hashed() { flag::HASHES_OR_QUOTA } else { 0 }
-    }
-
-    /// Whether something has check hashes while the volume is in use.
-    fn is_hashed_in_use(&self) -> bool {
-        hashes::in_use(self.sb.kept_hashes()) != 0
+    /// The flags of the volume when these have check hashes.
+    fn flags_with(&self, kept: u32) -> u32 {
+        let none = if kept == 0 && self.sb.says_hashed() { flag::HASHES_OR_QUOTA } else { 0 };
+        self.sb.flags & !none
     }
 
     /// Says who has check hashes, beside the flags and the superblock's own hash, which is of what it is with these: in one sector.
     fn put_hashes(&self, tx: &mut Tx<'_>, blocks: &Super, (flags, kept): (u32, u32)) {
         let order = self.sb.order;
         let mut raw = blocks.bytes(tx);
-        let flags = if kept == 0 { flags & !flag::HASHES_OR_QUOTA } else { flags };
         order.put_u32(&mut raw, at::METACKHASH, kept);
         order.put_u32(&mut raw, at::FLAGS, flags);
         if kept & hashed::SUPERBLOCK != 0

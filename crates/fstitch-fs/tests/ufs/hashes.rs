@@ -3,6 +3,7 @@
 //! What it prevents: a hash that is not the one of what lies beside it, at any cut, on a volume that says that it has hashes; one that is made right
 //! over what is damaged; damage that a hash would have told, read as contents.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use fstitch_core::{
@@ -164,29 +165,13 @@ fn every_cut_leaves_right_hashes_of_what_has_some() {
     }
 }
 
-/// A device that looks at the superblock's hash wherever the writes of a block of it may be torn.
-struct Torn {
+/// A device on whose writes somebody looks, before each is done.
+struct Watched<F> {
     medium: MemDevice,
-    found: Mutex<(usize, Vec<String>)>,
+    look: F,
 }
 
-impl Torn {
-    fn look(&self, write: &BlockWrite<'_>) {
-        let before = self.medium.image();
-        let sectors = write.data.len() / 512;
-        let at = write.block.index() * write.data.len();
-        for (from, to) in (1..=sectors).map(|to| (0, to)).chain((1..sectors).map(|from| (from, sectors))) {
-            let mut image = before.clone();
-            image[at + from * 512..at + to * 512].copy_from_slice(&write.data[from * 512..to * 512]);
-            let mut found = self.found.lock().unwrap();
-            found.0 += 1;
-            let wrong = wrong(&image).into_iter().filter(|what| what == "superblock");
-            found.1.extend(wrong.map(|_| format!("sectors {from}..{to} of block {}", write.block)));
-        }
-    }
-}
-
-impl BlockDevice for Torn {
+impl<F: Fn(&MemDevice, &BlockWrite<'_>) + Send + Sync> BlockDevice for Watched<F> {
     fn geometry(&self) -> Geometry {
         self.medium.geometry()
     }
@@ -196,9 +181,7 @@ impl BlockDevice for Torn {
     fn write(&self, writes: &[BlockWrite<'_>]) -> Result<()> {
         // In any order: what is said here of one that comes last holds if it came first.
         for write in writes.iter().rev() {
-            if write.kind == BlockKind::Superblock {
-                self.look(write);
-            }
+            (self.look)(&self.medium, write);
             self.medium.write(std::slice::from_ref(write))?;
         }
         Ok(())
@@ -208,6 +191,20 @@ impl BlockDevice for Torn {
     }
     fn discard(&self, _start: fstitch_core::BlockNo, _count: u64) -> Result<()> {
         Ok(())
+    }
+}
+
+/// Counts the ways to tear a write of a block of the superblock, and notes those that leave a wrong hash.
+fn tear(medium: &MemDevice, write: &BlockWrite<'_>, found: &Mutex<(usize, Vec<String>)>) {
+    let (before, sectors) = (medium.image(), write.data.len() / 512);
+    let at = write.block.index() * write.data.len();
+    for (from, to) in (1..=sectors).map(|to| (0, to)).chain((1..sectors).map(|from| (from, sectors))) {
+        let mut image = before.clone();
+        image[at + from * 512..at + to * 512].copy_from_slice(&write.data[from * 512..to * 512]);
+        let mut found = found.lock().unwrap();
+        found.0 += 1;
+        let wrong = wrong(&image).into_iter().filter(|what| what == "superblock");
+        found.1.extend(wrong.map(|_| format!("sectors {from}..{to} of block {}", write.block)));
     }
 }
 
@@ -221,7 +218,14 @@ fn no_torn_superblock_has_a_wrong_hash_at_the_beginning_or_the_end() {
         for consistency in [Consistency::Soft, Consistency::Async] {
             let image = hashed(&scratch, shape);
             let medium = MemDevice::from_image(superblock(&image).fragment_size, image);
-            let device = Arc::new(Torn { medium, found: Mutex::default() });
+            let found: Arc<Mutex<(usize, Vec<String>)>> = Arc::default();
+            let (torn, is_super) = (Arc::clone(&found), |kind| kind == BlockKind::Superblock);
+            let look = move |medium: &MemDevice, write: &BlockWrite<'_>| {
+                if is_super(write.kind) {
+                    tear(medium, write, &torn);
+                }
+            };
+            let device = Arc::new(Watched { medium, look });
             let arrangement = Arrangement { consistency: Some(consistency), ..Arrangement::default() };
             let clock = Arc::new(fstitch_core::SystemClock::new());
             let fs = arrange::open::<Ufs>(Arc::clone(&device) as Arc<dyn BlockDevice>, &arrangement, clock)
@@ -229,7 +233,7 @@ fn no_torn_superblock_has_a_wrong_hash_at_the_beginning_or_the_end() {
                 .0;
             fs.mkdir(&Caller::default(), fs.root(), b"new", 0o755).unwrap();
             fs.unmount().unwrap();
-            let found = device.found.lock().unwrap();
+            let found = found.lock().unwrap();
             assert!(found.0 > 8, "{}", found.0);
             assert_eq!(found.1, [""; 0], "{shape:?}, {consistency:?}");
             assert_eq!(wrong(&device.medium.image()), [""; 0]);
@@ -246,7 +250,12 @@ fn who_has_no_places_for_hashes_has_none() {
     let scratch = Scratch::new("ufs-unhashed");
     let mut image = Image::new(roomy(&scratch, (1, "be", 8192, 1024)));
     let on = Settings { check_hashes: Some(true), ..Settings::default() };
-    assert!(matches!(tune(&*device(&image.bytes).unwrap(), on), Err(Error::Unsupported(_))));
+    let medium = device(&image.bytes).unwrap();
+    assert!(matches!(
+        tune(&*medium, Settings { soft_updates: Some(true), ..on }),
+        Err(Error::Unsupported(_))
+    ));
+    assert!(medium.image() == image.bytes, "it is refused as a whole");
     let own = usize::try_from(superblock(&image.bytes).at).unwrap();
     image.put32(own + HASHES, 3);
     image.put32(own + HASHES + 4, flag::HASHES_OR_QUOTA);
@@ -260,69 +269,43 @@ fn who_has_no_places_for_hashes_has_none() {
     assert!(report.found.is_clean() && same == after.bytes, "{:#?}", report.found.findings);
 }
 
-/// A device that keeps what it held after each write.
-struct History {
-    medium: MemDevice,
-    images: Mutex<Vec<Vec<u8>>>,
-}
-
-impl BlockDevice for History {
-    fn geometry(&self) -> Geometry {
-        self.medium.geometry()
-    }
-    fn read(&self, reads: &mut [BlockRead<'_>]) -> Result<()> {
-        self.medium.read(reads)
-    }
-    fn write(&self, writes: &[BlockWrite<'_>]) -> Result<()> {
-        for write in writes {
-            self.medium.write(std::slice::from_ref(write))?;
-            self.images.lock().unwrap().push(self.medium.image());
-        }
-        Ok(())
-    }
-    fn flush(&self) -> Result<()> {
-        self.medium.flush()
-    }
-    fn discard(&self, _start: fstitch_core::BlockNo, _count: u64) -> Result<()> {
-        Ok(())
-    }
-}
-
 #[test]
 fn labels_and_settings_keep_them_at_every_write() {
     if !have_makefs() {
         return;
     }
     let scratch = Scratch::new("ufs-hashed-label");
-    let image = hashed(&scratch, (2, "le", 8192, 1024));
-    let device = History { medium: MemDevice::from_image(512, image), images: Mutex::default() };
+    // Each looks at what the writes before it have left; some of many.
+    let writes = AtomicUsize::new(0);
+    let look = |medium: &MemDevice, every: usize| {
+        let no = writes.fetch_add(1, Ordering::Relaxed);
+        if !no.is_multiple_of(every) {
+            return;
+        }
+        let image = medium.image();
+        assert_eq!(wrong(&image), [""; 0], "before write {no}");
+        let sb = superblock(&image);
+        // That would be quotas of NetBSD.
+        assert!(sb.flags & flag::HASHES_OR_QUOTA == 0 || sb.hashes != 0, "before write {no}");
+    };
+    let medium = MemDevice::from_image(512, hashed(&scratch, (2, "le", 8192, 1024)));
+    let device = Watched { medium, look: |medium: &MemDevice, _: &BlockWrite<'_>| look(medium, 1) };
     identify(&device, Some(b"sums"), Some([1, 2])).unwrap();
     tune(&device, Settings { soft_updates: Some(true), reserved: Some(3), ..Settings::default() }).unwrap();
-    let off = Settings { check_hashes: Some(false), ..Settings::default() };
     let label = device.medium.image();
-    tune(&device, off).unwrap();
-    assert_eq!(superblock(&device.medium.image()).kept_hashes(), 0);
-    let images = device.images.into_inner().unwrap();
-    assert!(images.len() > 6, "{}", images.len());
-    for (no, image) in images.iter().enumerate() {
-        assert_eq!(wrong(image), [""; 0], "after write {no}");
-        let sb = superblock(image);
-        // That would be quotas of NetBSD.
-        assert!(sb.flags & flag::HASHES_OR_QUOTA == 0 || sb.hashes != 0, "after write {no}");
-    }
+    assert_eq!(wrong(&label), [""; 0]);
     let sb = superblock(&label);
     assert_eq!((sb.kept_hashes(), &sb.label[..], sb.flags & flag::SOFTDEP), (7, &b"sums"[..], flag::SOFTDEP));
+    tune(&device, Settings { check_hashes: Some(false), ..Settings::default() }).unwrap();
+    assert_eq!(superblock(&device.medium.image()).kept_hashes(), 0);
+    assert!(writes.load(Ordering::Relaxed) > 6);
     // What says that groups have some goes before they do, and comes when all have.
-    let device = History {
-        medium: MemDevice::from_image(512, roomy(&scratch, (2, "be", 16_384, 2048))),
-        images: Mutex::default(),
-    };
-    tune(&device, Settings { check_hashes: Some(true), ..Settings::default() }).unwrap();
-    tune(&device, Settings { check_hashes: Some(true), ..Settings::default() }).unwrap();
-    for (no, image) in device.images.into_inner().unwrap().iter().enumerate().step_by(11) {
-        assert_eq!(wrong(image), [""; 0], "after write {no}");
+    let medium = MemDevice::from_image(512, roomy(&scratch, (2, "be", 16_384, 2048)));
+    let device = Watched { medium, look: |medium: &MemDevice, _: &BlockWrite<'_>| look(medium, 11) };
+    for _ in 0..2 {
+        tune(&device, Settings { check_hashes: Some(true), ..Settings::default() }).unwrap();
+        assert_eq!(wrong(&device.medium.image()), [""; 0]);
     }
-    assert_eq!(wrong(&device.medium.image()), [""; 0]);
 }
 
 fn corrupt<T>(result: Result<T>) -> String {

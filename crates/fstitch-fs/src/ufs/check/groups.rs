@@ -39,7 +39,7 @@ pub(super) mod at {
     pub(in super::super) const INITIALISED: usize = 120;
 }
 /// Fields that keep what they hold: times, check hashes, which are judged apart, and what others count.
-const KEPT: [std::ops::Range<usize>; 3] = [8..12, 124..136, 136..144];
+const KEPT: [std::ops::Range<usize>; 2] = [8..12, 124..144];
 
 /// Where the maps of all groups are.
 #[derive(Clone, Copy, Debug)]

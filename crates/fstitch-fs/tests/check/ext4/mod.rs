@@ -8,4 +8,5 @@ mod fields;
 mod healthy;
 mod image;
 mod mutate;
+mod nodes;
 mod used;
