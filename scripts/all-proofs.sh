@@ -3,7 +3,7 @@
 set -uo pipefail
 cd "$(dirname "$0")"
 failed=()
-for proof in interchange journal journal-stress fsx pjdfstest linux-source memory rewrites crash-kill recorded stack pull nbd minix \
+for proof in interchange journal journal-stress fsx pjdfstest linux-source memory rewrites loads crash-kill recorded stack pull nbd minix \
     grow models "fsx --bpfs" "pjdfstest --bpfs" bpfs-kill dax lackey mmp boot ufs-readers \
     {fsx,pjdfstest,linux-source,crash-kill}" --ext4 --consistency all" {fsx,pjdfstest,linux-source,crash-kill}" "{--ufs,--waffle}; do
     echo "== $proof"

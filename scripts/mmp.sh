@@ -2,6 +2,7 @@
 # A volume with feature mmp, used by us and by the kernel: each refuses what the other uses, takes over what a crash has left, and leaves
 # it free. About three minutes, most of them waits of the protocol. FSTITCH=PROGRAM
 set -u
+[ $# -eq 0 ] || { sed -n '2,3s/^# //p' "$0"; exit 0; }
 fstitch=${FSTITCH:-fstitch}
 dir=$(mktemp -d "${TMPDIR:-/tmp}/fstitch-mmp-XXXXXX")
 failed=0
