@@ -1,17 +1,18 @@
 //! The gate: format, lints, tidy, tests, documentation, and that no test was skipped in silence.
 
 mod io_uring;
+mod programs;
 mod report;
 mod user;
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, BufWriter, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail, ensure};
-use serde_json::Value;
+use programs::Program;
 
 /// What a run leaves out.
 #[derive(clap::Args)]
@@ -35,23 +36,31 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
     if !options.quick {
         step("documentation", || documentation(root))?;
     }
-    step("tests", || leaving_no_mounts(|| tests(root)))?;
-    if options.quick {
-        return tests_again(root);
-    }
-    // The one computes all the time, the others wait for media most of it.
+    let mut programs = Vec::new();
+    step("building the tests", || {
+        programs = built(root)?;
+        Ok(())
+    })?;
+    // Some compute all the time, the others wait for media, mounts and programs most of it: side by side.
     std::thread::scope(|scope| {
-        let counted = scope.spawn(|| step("instruction counts", || counts(root)));
-        let tested = tests_again(root);
-        let proved = tested.and_then(|()| step("proofs", || leaving_no_mounts(|| proofs(root))));
-        counted.join().expect("counting does not panic").and(proved)
+        let computed = scope.spawn(|| {
+            step("tests that compute", || tests(root, programs.iter().filter(|program| !program.mounts())))?;
+            step("examples in the documentation", || documented_examples(root))?;
+            if options.quick { Ok(()) } else { step("instruction counts", || counts(root)) }
+        });
+        let mounted = mounted(root, options, &programs);
+        computed.join().expect("running programs does not panic").and(mounted)
     })
 }
 
-/// The tests that depend on who runs them and how, once more in other ways.
-fn tests_again(root: &Path) -> Result<()> {
-    step("mounts over io_uring", || leaving_no_mounts(|| mounts_over_io_uring(root)))?;
-    step("tests as a user", || leaving_no_mounts(|| tests_as_a_user(root)))
+/// The tests of programs and mounts, also in other ways, and the proof scripts.
+fn mounted(root: &Path, options: &Options, programs: &[Program]) -> Result<()> {
+    let mounting = programs.iter().filter(|program| program.mounts());
+    step("tests that mount", || leaving_no_mounts(|| tests(root, mounting)))?;
+    // These depend on who runs them and how.
+    step("mounts over io_uring", || leaving_no_mounts(|| mounts_over_io_uring(root, programs)))?;
+    step("tests as a user", || leaving_no_mounts(|| tests_as_a_user(root, programs)))?;
+    if options.quick { Ok(()) } else { step("proofs", || leaving_no_mounts(|| proofs(root))) }
 }
 
 /// Does `work`, and fails when a mount of ours is left that was not there before. One that is dead already is named first: tests that
@@ -107,48 +116,57 @@ fn documentation(root: &Path) -> Result<()> {
     Ok(())
 }
 
-/// All tests, with what passing ones print, because that is where they say `skipped:`.
-fn tests(root: &Path) -> Result<()> {
+/// Builds all tests, and returns their programs.
+fn built(root: &Path) -> Result<Vec<Program>> {
     cargo(root, &["test", "--quiet", "--workspace", "--locked", "--no-run"])?;
-    let mut command = Command::new(env!("CARGO"));
-    command.args(["test", "--workspace", "--locked", "--no-fail-fast", "--", "--show-output"]);
-    let mut filter = report::Tests::default();
-    watched(root, "tests", &mut command, |line| filter.shows(line))
+    programs::all(root)
 }
 
-/// The program of a package's test, of what was built for all tests: asking for the package alone would build others, with fewer
-/// features.
-fn test_program(root: &Path, package: &str, test: &str) -> Result<PathBuf> {
-    let output = Command::new(env!("CARGO"))
-        .args(["test", "--quiet", "--workspace", "--locked", "--no-run", "--message-format=json"])
-        .current_dir(root)
-        .output()?;
-    ensure!(output.status.success(), "the build ended with {}", output.status);
-    let place = format!("crates/{package}#");
-    String::from_utf8(output.stdout)?
-        .lines()
-        .filter_map(|line| serde_json::from_str::<Value>(line).ok())
-        .filter(|message| message["target"]["name"] == test)
-        .filter(|message| message["package_id"].as_str().is_some_and(|id| id.contains(&place)))
-        .find_map(|message| Some(PathBuf::from(message["executable"].as_str()?)))
-        .with_context(|| format!("cargo names no program for the test {test} of {package}"))
+/// Runs programs one after the other, all of them whatever fails, with what passing tests print, because that is where they say
+/// `skipped:`.
+fn tests<'a>(root: &Path, programs: impl IntoIterator<Item = &'a Program>) -> Result<()> {
+    let mut failed = Vec::new();
+    for program in programs {
+        let (mut filter, mut result) = (report::Tests::default(), String::new());
+        let ran = watched(root, &format!("tests-{program}"), &mut program.command(), |line| {
+            let ends = line.starts_with("test result:");
+            if ends {
+                line.clone_into(&mut result);
+            }
+            filter.shows(line) && !ends
+        });
+        // In one piece, as others print at the same time.
+        println!("{program}\n{result}");
+        if let Err(error) = ran {
+            println!("{program}: {error:#}");
+            failed.push(program.to_string());
+        }
+    }
+    ensure!(failed.is_empty(), "tests failed: {}", failed.join(", "));
+    Ok(())
+}
+
+/// The examples in the documentation.
+fn documented_examples(root: &Path) -> Result<()> {
+    let mut command = Command::new(env!("CARGO"));
+    command.args(["test", "--doc", "--workspace", "--locked", "--no-fail-fast"]);
+    let mut filter = report::Tests::default();
+    watched(root, "examples", &mut command, |line| filter.shows(line))
 }
 
 /// The tests of mounts once more, with requests that come through io_uring.
-fn mounts_over_io_uring(root: &Path) -> Result<()> {
+fn mounts_over_io_uring(root: &Path, programs: &[Program]) -> Result<()> {
     let Some(_on) = io_uring::switch_on()? else { return Ok(()) };
-    let (package, test) = ("fstitch-fuse", "mounted");
-    let mut command = Command::new(test_program(root, package, test)?);
-    command.arg("--show-output").env("FSTITCH_TRANSPORT", "io_uring");
-    command.current_dir(root.join("crates").join(package));
+    let mut command = programs::find(programs, "fstitch-fuse", "mounted")?.command();
+    command.env("FSTITCH_TRANSPORT", "io_uring");
     let mut filter = report::Tests::default();
     watched(root, "io_uring", &mut command, |line| filter.shows(line))
 }
 
 /// The tests of the program and of mounts as nobody, who is not allowed everything: what is root's alone is skipped there, and nothing else.
-fn tests_as_a_user(root: &Path) -> Result<()> {
+fn tests_as_a_user(root: &Path, programs: &[Program]) -> Result<()> {
     for suite in user::SUITES {
-        match user::command(root, suite)? {
+        match user::command(root, programs::find(programs, suite.0, suite.1)?)? {
             Ok(mut command) => {
                 let mut filter = report::Tests::default();
                 let name = format!("user-{}", suite.0);

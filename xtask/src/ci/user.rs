@@ -6,6 +6,8 @@ use std::process::Command;
 
 use anyhow::Result;
 
+use super::programs::Program;
+
 /// nobody's number, on every system.
 const NOBODY: u32 = 65_534;
 
@@ -16,12 +18,11 @@ const LEFT_OUT: [&str; 3] = ["install::", "a_c_program_is_built", "the_c_program
 pub const SUITES: [(&str, &str); 2] = [("fstitch-fuse", "mounted"), ("fstitch", "cli")];
 
 /// A command that runs a suite as nobody, or why that cannot be done here.
-pub fn command(root: &Path, (package, test): (&str, &str)) -> Result<Result<Command, &'static str>> {
+pub fn command(root: &Path, suite: &Program) -> Result<Result<Command, &'static str>> {
     let is_root = Command::new("id").arg("-u").output().is_ok_and(|output| output.stdout == b"0\n");
     if !is_root {
         return Ok(Err("only root becomes another user, and these tests were run as this one"));
     }
-    let program = super::test_program(root, package, test)?;
     let home = root.join("target/ci/user");
     std::fs::create_dir_all(&home)?;
     chown(&home, Some(NOBODY), Some(NOBODY))?;
@@ -33,16 +34,15 @@ pub fn command(root: &Path, (package, test): (&str, &str)) -> Result<Result<Comm
     if let Some(closed) = closed_ancestor(root) {
         script.push_str(&reopened(root, &closed));
     }
-    let folder = root.join("crates").join(package);
     let skips: Vec<String> = LEFT_OUT.iter().map(|name| format!("--skip {name}")).collect();
     // Where /dev/fuse is root's alone, one that is everybody's takes its place in a mount table of the run's own.
     script.push_str(&format!(
         "cd {folder}\nrm -f {home}/fuse\nmknod {home}/fuse c 10 229\nchmod 666 {home}/fuse\nmount --bind {home}/fuse /dev/fuse\n\
          exec setpriv --reuid={NOBODY} --regid={NOBODY} --clear-groups env -u XDG_RUNTIME_DIR HOME={home} TMPDIR={home} \
          {program} --show-output {skips}\n",
-        folder = folder.display(),
+        folder = suite.folder.display(),
         home = home.display(),
-        program = program.display(),
+        program = suite.path.display(),
         skips = skips.join(" "),
     ));
     let mut command = Command::new("unshare");
