@@ -208,9 +208,16 @@ impl Walk<'_, '_> {
         let (first, (mut len, unwritten)) = (u64::from(EE_BLOCK.get(entry)), length(entry));
         let end = first + u64::from(len);
         let over = |next: Option<u64>| next.filter(|next| (self.next..end).contains(next));
-        // If several entries, the node above or the owners of blocks speak against one, they are right: it is left out, or cut.
+        // It alone is behind the end that the inode says.
+        let is_far =
+            |next| next <= first && self.visit.length().is_some_and(|end| next < end && end <= first);
+        // If several entries, the node above, the file's length or the owners of blocks speak against one, they are right: it is left
+        // out, or cut.
         if let Some(next) = over(behind[0])
-            && (over(behind[1]).is_some() || end > high || self.is_anothers_behind(entry, next))
+            && (over(behind[1]).is_some()
+                || end > high
+                || is_far(next)
+                || self.is_anothers_behind(entry, next))
         {
             let text = format!("file blocks {first}..{end} before those from {next} on");
             self.damaged("extent-order", text);

@@ -338,23 +338,41 @@ impl Scan<'_, '_> {
         }
     }
 
-    /// What the inode is: what its mode says, or a directory where a mode that goes with no blocks of names is
-    /// contradicted by the first of them.
+    /// What the inode is: what its mode says, or where a mode that goes with no blocks of names is contradicted by what is there: a
+    /// directory by the first of them, and a file by its map or what lies in it.
     fn kind(&mut self, mode: u16) -> Result<Option<FileKind>> {
         let kind = FileKind::from_mode(mode);
-        let without_names =
-            !matches!(kind, Some(FileKind::Regular | FileKind::Directory | FileKind::Symlink));
-        if !without_names || !self.starts_like_a_directory()? {
+        if matches!(kind, Some(FileKind::Regular | FileKind::Directory | FileKind::Symlink)) {
             return Ok(kind);
         }
-        let text = format!("inode {} has mode {mode:#o}, but is a directory by its contents", self.ino);
-        if self.state.corrupt("inode-mode-not-directory", text) {
+        let ino = self.ino;
+        let (code, found) = if self.starts_like_a_directory()? {
+            ("inode-mode-not-directory", FileKind::Directory)
+        } else if self.has_contents() {
+            ("inode-mode-not-file", FileKind::Regular)
+        } else {
+            return Ok(kind);
+        };
+        let what = if found == FileKind::Directory { "a directory" } else { "a file" };
+        if self.state.corrupt(code, format!("inode {ino} has mode {mode:#o}, but is {what} by its contents"))
+        {
             // Without any permission nobody but root could look at it.
             let perm = if mode & 0o777 == 0 { mode & 0o7000 | 0o700 } else { mode & 0o7777 };
-            I_MODE.put(self.raw, FileKind::Directory.mode_bits() | perm);
+            I_MODE.put(self.raw, found.mode_bits() | perm);
             self.changed = true;
         }
-        Ok(Some(FileKind::Directory))
+        Ok(Some(found))
+    }
+
+    /// Whether what the inode has by its flags is there: a tree of extents, or contents inside. Only a file, a directory or a link has
+    /// either.
+    fn has_contents(&self) -> bool {
+        let flags = self.get(I_FLAGS);
+        let room = || xattrs::inline_value(self.raw).map(|value| wide(FAST_SYMLINK + value.len()));
+        let inside = flags & INLINE_DATA_FL != 0
+            && self.volume.shape.features.has_incompat(incompat::INLINE_DATA)
+            && room().is_some_and(|room| self.size() <= room);
+        flags & INDEX == 0 && (inside || flags & EXTENTS_FL != 0 && self.has_root_of_extents())
     }
 
     /// Whether what lies in the inode is a parent's number, and entries behind it.

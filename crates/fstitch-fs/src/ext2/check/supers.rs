@@ -8,22 +8,25 @@ use super::super::source::BlockSource;
 use super::claims::DOUBLE_INDIRECT;
 use super::state::{Mending, State, Volume};
 use super::{journal, mmp, orphan_file, places};
-use crate::ext2::layout::checksum::seal_superblock;
+use crate::ext2::layout::checksum::{Sums, seal_superblock};
 use crate::ext2::layout::feature::{Features, WRITTEN, compat, incompat, ro_compat};
 use crate::ext2::layout::group::{BG_FLAGS, BG_ITABLE_UNUSED, BLOCK_UNINIT, GroupDescriptor, INODE_UNINIT};
 use crate::ext2::layout::inode::{I_MODE, I_SIZE, I_SIZE_HIGH, POINTERS, pointer_field};
 use crate::ext2::layout::quota::QuotaKind;
 use crate::ext2::layout::superblock::{
-    GROUP_QUOTA_INO, OLD_FIRST_INO, RESIZE_INO, REVISION_DYNAMIC, S_DESC_SIZE, S_FEATURE_COMPAT,
-    S_FEATURE_INCOMPAT, S_FEATURE_RO_COMPAT, S_FIRST_INO, S_FRAGS_PER_GROUP, S_GRP_QUOTA_INUM,
-    S_LOG_BLOCK_SIZE, S_LOG_FRAG_SIZE, S_PRJ_QUOTA_INUM, S_RESERVED_GDT_BLOCKS, S_REV_LEVEL,
-    S_USR_QUOTA_INUM, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, Superblock, USER_QUOTA_INO,
+    GROUP_QUOTA_INO, OLD_FIRST_INO, RESIZE_INO, REVISION_DYNAMIC, S_CHECKSUM_SEED, S_DESC_SIZE,
+    S_FEATURE_COMPAT, S_FEATURE_INCOMPAT, S_FEATURE_RO_COMPAT, S_FIRST_INO, S_FRAGS_PER_GROUP,
+    S_GRP_QUOTA_INUM, S_LOG_BLOCK_SIZE, S_LOG_FRAG_SIZE, S_PRJ_QUOTA_INUM, S_RESERVED_GDT_BLOCKS,
+    S_REV_LEVEL, S_USR_QUOTA_INUM, S_UUID, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, Superblock, USER_QUOTA_INO,
 };
 use crate::ext2::num::{idx, pointer32, wide};
 use crate::view::BlockView;
 
 /// Blocks of a group as the makers of volumes have them at most: a count of them has 16 bits.
 const GROUP_MAX: u64 = (1 << 16) - 8;
+
+/// Copies of the superblock that are asked what sums are made with.
+const COPIES_ASKED: usize = 3;
 
 /// Blocks of a cluster at most, as a power of two.
 const LOG_CLUSTER_MAX: u32 = 12;
@@ -218,6 +221,9 @@ pub(super) fn open<'a>(
     let mut mended = 0;
     let mut volume = Volume { source, shape, raw_super, groups: Vec::new() };
     let mend = matches!(mending, Mending::Everything { .. });
+    if mending != Mending::Sums {
+        mended += settle_seed(&mut volume, &mut report, mend)?;
+    }
     let mut table = Vec::new();
     for group in 0..volume.shape.group_count() {
         let (block, offset) = volume.shape.descriptor_place(group);
@@ -252,6 +258,45 @@ pub(super) fn open<'a>(
         return Ok(Err(report));
     }
     Ok(Ok((volume, mended)))
+}
+
+/// All sums are made with the identifier, or the seed, that the superblock has. If no descriptor's sum fits what it says, and some fit
+/// what a copy of it says, then that is what is wrong, and no sum.
+fn settle_seed(volume: &mut Volume<'_>, report: &mut CheckReport, mend: bool) -> Result<u64> {
+    if !volume.compares() || volume.shape.sums == Sums::None {
+        return Ok(0);
+    }
+    let shape = &volume.shape;
+    let mut table = vec![0; volume.block_size()];
+    volume.read(shape.descriptor_place(0).0, BlockKind::GroupDescriptor, &mut table)?;
+    let first = 0..shape.descriptors_per_block().min(shape.group_count());
+    let fits = |sums: Sums| {
+        first.clone().any(|group| {
+            let offset = shape.descriptor_place(group).1;
+            sums.is_descriptor_right(group, &table[offset..offset + shape.descriptor_size()])
+        })
+    };
+    if fits(shape.sums) {
+        return Ok(0);
+    }
+    let bytes = volume.blocks() * u64::from(shape.block_size);
+    let mut copy = vec![0; volume.block_size()];
+    for holder in (1..shape.group_count()).filter(|&group| shape.has_superblock(group)).take(COPIES_ASKED) {
+        volume.read(shape.group_start(holder), BlockKind::Superblock, &mut copy)?;
+        let copy = &copy[..SUPERBLOCK_SIZE];
+        if parse(copy, bytes).is_ok_and(|parsed| fits(parsed.sums)) {
+            let text = "no descriptor is summed by the identifier or seed that it has, but by a copy's";
+            report.push(FindingClass::Corrupt, "superblock-seed", text);
+            volume.raw_super[S_UUID..S_UUID + 16].copy_from_slice(&copy[S_UUID..S_UUID + 16]);
+            S_CHECKSUM_SEED.put(&mut volume.raw_super, S_CHECKSUM_SEED.get(copy));
+            volume.shape = parse_unsummed(&volume.raw_super, bytes)?;
+            if mend {
+                volume.write_super()?;
+            }
+            return Ok(u64::from(mend));
+        }
+    }
+    Ok(0)
 }
 
 /// What the descriptor of `group` may have been, whose bytes are `raw`: what a copy says, what it says itself, or where the

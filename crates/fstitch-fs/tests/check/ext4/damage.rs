@@ -18,7 +18,7 @@ use fstitch_fs::ext2::layout::inode::{
     EA_INODE_FL, EXTENTS_FL, I_ATIME, I_BLOCK, I_BLOCKS, I_BLOCKS_HIGH, I_CHECKSUM_LO, I_EXTRA_ISIZE,
     I_FILE_ACL, I_FLAGS, I_MODE, I_SIZE, INLINE_DATA_FL,
 };
-use fstitch_fs::ext2::layout::superblock::{S_BLOCKS_COUNT, S_FEATURE_RO_COMPAT};
+use fstitch_fs::ext2::layout::superblock::{S_BLOCKS_COUNT, S_FEATURE_RO_COMPAT, S_UUID};
 
 use super::corpus::{filled, shape};
 use super::image::{Image, mended};
@@ -84,6 +84,16 @@ const ROOT: usize = I_BLOCK.offset();
 const CASES: &[Case] = &[
     // Sums alone.
     case("the sum of the superblock", "superblock-damaged", |image| image.superblock()[1020] ^= 1),
+    // All other sums are made with it.
+    case("another identifier", "superblock-seed", |image| {
+        image.superblock()[S_UUID + 1] ^= 1;
+        seal_superblock(image.superblock());
+    }),
+    case("another identifier, and a table that is not there", "superblock-seed", |image| {
+        place(image, 1, 8, |at| at + 0x0008_0000);
+        image.superblock()[S_UUID + 1] ^= 1;
+        seal_superblock(image.superblock());
+    }),
     case("the sum of a descriptor", "group-descriptor", |image| image.descriptor(0)[30] ^= 1),
     case("the sum of a block bitmap", "bitmap-sum", |image| {
         image.descriptor(0)[24] ^= 1;
@@ -174,6 +184,12 @@ const CASES: &[Case] = &[
             EE_BLOCK.put(&mut raw[SECOND..], place);
         });
     }),
+    case("an extent far behind the end, and not the last", "extent-order", |image| {
+        let block = image.node("deep", 2);
+        let last = FIRST + 12 * (usize::from(EH_ENTRIES.get(image.block(block))) - 2);
+        EE_BLOCK.put(&mut image.block(block)[last..], 0xffff_0000);
+        image.seal_node("deep", block);
+    }),
     case("an extent of no blocks", "pointer-invalid", |image| {
         node(image, 2, |raw| EE_LEN.put(&mut raw[FIRST..], 0))
     }),
@@ -201,6 +217,12 @@ const CASES: &[Case] = &[
     }),
     case("no flag of extents", "inode-extents-flag", |image| {
         inode(image, "indirect", |raw| I_FLAGS.put(raw, I_FLAGS.get(raw) & !EXTENTS_FL));
+    }),
+    case("a file that became a pipe", "inode-mode-not-file", |image| {
+        inode(image, "indirect", |raw| I_MODE.put(raw, 0o010_644));
+    }),
+    case("a file of an impossible kind", "inode-mode-not-file", |image| {
+        inode(image, "deep", |raw| I_MODE.put(raw, 0o170_644));
     }),
     case("extents of a pipe", "inode-bad-special", |image| {
         inode(image, "fifo", |raw| I_FLAGS.put(raw, EXTENTS_FL));
@@ -279,6 +301,9 @@ fn inside_behind<const LEN: u32>(image: &mut Image) {
 const INSIDE: &[Case] = &[
     case("another kind of a directory inside", "inode-mode-not-directory", |image| {
         inode(image, "d3", |raw| I_MODE.put(raw, 0o050_755));
+    }),
+    case("a file inside that became a socket", "inode-mode-not-file", |image| {
+        inode(image, "small1", |raw| I_MODE.put(raw, 0o140_644));
     }),
     case("contents inside without their attribute", "inline-attribute", |image| {
         let raw = image.inode_bytes("small1");
