@@ -86,7 +86,8 @@ pub(super) fn claim_map(scan: &mut Scan<'_, '_>, kind: FileKind, totals: &mut To
     let length = scan.size().div_ceil(wide(scan.volume.block_size()));
     let end = (kind == FileKind::Regular).then_some(length);
     let clusters = scan.volume.shape.has_clusters().then(Clusters::default);
-    let mut visitor = Claimer { state: scan.state, ino: scan.ino, kind, length, end, totals, clusters };
+    let mut visitor =
+        Claimer { state: scan.state, ino: scan.ino, kind, length, end, totals, reach: 0, clusters };
     if !by_extents && scan.volume.shape.has_clusters() {
         return claim_pointers(scan.volume, scan.raw, visitor, &mut scan.changed);
     }
@@ -163,6 +164,8 @@ struct Claimer<'a> {
     /// The file block at which a file ends, by its size.
     end: Option<u64>,
     totals: &'a mut Totals,
+    /// The file block behind all extents of a directory so far.
+    reach: u64,
     /// Where blocks are taken in clusters: those of the file.
     clusters: Option<Clusters>,
 }
@@ -237,6 +240,7 @@ impl VisitExtents for Claimer<'_> {
         if !extent.unwritten {
             self.totals.end = extent.end();
         }
+        self.reach = extent.end();
         if self.kind == FileKind::Directory {
             self.state.ahead.note(self.ino, extent.start, extent.len);
         }
@@ -278,8 +282,8 @@ impl VisitExtents for Claimer<'_> {
 }
 
 impl Claimer<'_> {
-    /// An extent that no directory can have: one that reads as zeros is taken as written, one beyond what a directory can
-    /// have is left out.
+    /// An extent that no directory can have: one that reads as zeros is taken as written, and one beyond what a directory can have
+    /// as what comes next.
     fn directory_extent(&mut self, volume: &Volume<'_>, extent: Extent) -> Fate {
         let Extent { block, unwritten, .. } = extent;
         let text = format!("directory {} has blocks from {block} on, unwritten: {unwritten}", self.ino);
@@ -287,7 +291,14 @@ impl Claimer<'_> {
             return Fate::Keep;
         }
         let far = extent.end() > blocks_max(volume);
-        Fate::Replace(if far { Vec::new() } else { vec![Extent { unwritten: false, ..extent }] })
+        let place = if far { self.reach } else { u64::from(block) };
+        self.reach = place + u64::from(extent.len);
+        match u32::try_from(place) {
+            Ok(block) if self.reach <= blocks_max(volume) => {
+                Fate::Replace(vec![Extent { block, unwritten: false, ..extent }])
+            }
+            _ => Fate::Replace(Vec::new()),
+        }
     }
 
     /// What is left of an extent when the blocks that have another owner are copied, those of metadata included; blocks for

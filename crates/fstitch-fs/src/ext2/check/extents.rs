@@ -211,6 +211,10 @@ impl Walk<'_, '_> {
         // It alone is behind the end that the inode says.
         let is_far =
             |next| next <= first && self.visit.length().is_some_and(|end| next < end && end <= first);
+        if behind[0].is_none() && is_far(high) {
+            self.damaged("extent-order", format!("file blocks {first}..{end} in a node up to {high}"));
+            return Ok(());
+        }
         // If several entries, the node above, the file's length or the owners of blocks speak against one, they are right: it is left
         // out, or cut.
         if let Some(next) = over(behind[0])

@@ -591,12 +591,12 @@ impl Scan<'_, '_> {
         if self.is_inline() {
             return self.inline(FileKind::Symlink, attributes);
         }
+        self.target_inside();
         let by_extents = self.get(I_FLAGS) & EXTENTS_FL != 0;
         let fast = size < wide(FAST_SYMLINK) && !by_extents;
         let mut totals = Totals { blocks: attributes, ..Totals::default() };
         let sane = if fast {
-            let bytes = &self.raw[extents::ROOT];
-            size > 0 && bytes.iter().position(|&b| b == 0) == usize::try_from(size).ok()
+            self.has_target_inside()
         } else {
             // Who goes by the length alone looks for a short one in the inode.
             size >= wide(FAST_SYMLINK) && self.slow_target_is_sane(size)?
@@ -609,6 +609,27 @@ impl Scan<'_, '_> {
         }
         self.block_count(totals.blocks);
         Ok(())
+    }
+
+    /// Whether a target as long as the link says lies where others have their map.
+    fn has_target_inside(&self) -> bool {
+        let (size, bytes) = (self.size(), &self.raw[extents::ROOT]);
+        size > 0 && bytes.iter().position(|&byte| byte == 0) == usize::try_from(size).ok()
+    }
+
+    /// A target where by a flag there is a tree of extents.
+    fn target_inside(&mut self) {
+        let flags = self.get(I_FLAGS);
+        if flags & EXTENTS_FL == 0
+            || extents::header(&self.raw[extents::ROOT], None).is_ok()
+            || !self.has_target_inside()
+        {
+            return;
+        }
+        let text = format!("inode {} has its target inside, but by its flags {flags:#x} extents", self.ino);
+        // Also where nothing is mended: nobody is to follow it.
+        I_FLAGS.put(self.raw, flags & !EXTENTS_FL);
+        self.changed |= self.state.corrupt("inode-extents-flag", text);
     }
 
     /// Whether a link's only block holds a target of `size` bytes.

@@ -7,7 +7,7 @@ use super::connect::{Orphans, named_in};
 use super::extents::ROOT;
 use super::inodes::clear_inode;
 use super::journal;
-use super::lost::reconnect;
+use super::lost::{provide, reconnect};
 use super::parts::Parts;
 use super::state::{BAD, Mending, State, USED, Volume};
 use crate::ext2::layout::extent::{Entries, Extent, Node, ROOT_MAX};
@@ -42,6 +42,13 @@ pub(super) fn run(volume: &Volume<'_>, state: &mut State, orphans: &Orphans) -> 
         } else {
             links(volume, state, ino)?;
         }
+    }
+    // What had damage may have more of it one day.
+    if state.mended == 0
+        && matches!(state.mending, Mending::Everything { keep: true })
+        && provide(volume, state)?
+    {
+        state.mended += 1;
     }
     Ok(())
 }

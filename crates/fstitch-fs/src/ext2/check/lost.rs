@@ -99,8 +99,21 @@ fn mark_used(volume: &Volume<'_>, ino: u32) -> Result<()> {
     volume.source.flush()
 }
 
-/// The inode of lost+found, made if there is none.
+/// The inode of lost+found, made if there is none; `None` where that is impossible, or the name is of something else.
 fn lost_and_found(volume: &Volume<'_>, state: &mut State) -> Result<Option<u32>> {
+    match named_lost_and_found(volume, state)? {
+        Some(ino) => Ok(Some(ino).filter(|&ino| ino <= volume.shape.inodes_count && state.is_dir(ino))),
+        None => make_lost_and_found(volume, state),
+    }
+}
+
+/// Makes lost+found if there is none, for the next time; whether it was made.
+pub(super) fn provide(volume: &Volume<'_>, state: &mut State) -> Result<bool> {
+    Ok(named_lost_and_found(volume, state)?.is_none() && make_lost_and_found(volume, state)?.is_some())
+}
+
+/// The inode that the root calls lost+found.
+fn named_lost_and_found(volume: &Volume<'_>, state: &State) -> Result<Option<u32>> {
     let parts = Parts::of(volume, state, ROOT_INO)?;
     let mut bytes = Vec::new();
     for part in 0..parts.count() {
@@ -113,13 +126,12 @@ fn lost_and_found(volume: &Volume<'_>, state: &mut State) -> Result<Option<u32>>
             let name_len = usize::from(D_NAME_LEN.get(&bytes[at..]));
             let ino = D_INODE.get(&bytes[at..]);
             if &bytes[at + HEADER..at + HEADER + name_len] == b"lost+found" && ino != 0 {
-                let usable = ino <= volume.shape.inodes_count && state.is_dir(ino);
-                return Ok(usable.then_some(ino));
+                return Ok(Some(ino));
             }
             at += len;
         }
     }
-    make_lost_and_found(volume, state)
+    Ok(None)
 }
 
 fn make_lost_and_found(volume: &Volume<'_>, state: &mut State) -> Result<Option<u32>> {
