@@ -41,15 +41,20 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
         programs = built(root)?;
         Ok(())
     })?;
+    step("examples in the documentation", || documented_examples(root))?;
     // Some compute all the time, the others wait for media, mounts and programs most of it: side by side.
     std::thread::scope(|scope| {
         let computed = scope.spawn(|| {
             step("tests that compute", || tests(root, programs.iter().filter(|program| !program.mounts())))?;
-            step("examples in the documentation", || documented_examples(root))?;
             if options.quick { Ok(()) } else { step("instruction counts", || counts(root)) }
         });
         let mounted = mounted(root, options, &programs);
-        computed.join().expect("running programs does not panic").and(mounted)
+        let computed = computed.join().expect("running programs does not panic");
+        if let (Err(error), Err(_)) = (&mounted, &computed) {
+            // Of two errors the other one is returned.
+            println!("{error:#}");
+        }
+        computed.and(mounted)
     })
 }
 

@@ -7,8 +7,10 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-/// Packages whose tests start programs of ours, mount, or look at how much memory is in use.
-const MOUNTING: [&str; 4] = ["fstitch", "fstitch-fuse", "fstitch-nbd", "fstitch-bench"];
+/// Packages whose tests start programs of ours, mount, look at how much memory is in use, or have cargo build libraries: these are
+/// linked to one place, whoever builds them.
+const MOUNTING: [&str; 6] =
+    ["fstitch", "fstitch-fuse", "fstitch-nbd", "fstitch-bench", "fstitch-lld-c", "fstitch-lld-sqlite"];
 
 /// How a test that computes keeps its memory. The images that these tests make, cut and copy by the thousand are as large as what the
 /// C library takes from the system and gives back each time, and the system fills each page with zeros: half of all time.

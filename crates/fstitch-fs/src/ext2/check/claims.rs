@@ -282,23 +282,29 @@ impl VisitExtents for Claimer<'_> {
 }
 
 impl Claimer<'_> {
-    /// An extent that no directory can have: one that reads as zeros is taken as written, and one beyond what a directory can have
-    /// as what comes next.
+    /// An extent that no directory can have: one that reads as zeros is taken as written; one beyond what a directory can have comes
+    /// next, as far as blocks are missing there by the directory's size and this has no other owner.
     fn directory_extent(&mut self, volume: &Volume<'_>, extent: Extent) -> Fate {
         let Extent { block, unwritten, .. } = extent;
         let text = format!("directory {} has blocks from {block} on, unwritten: {unwritten}", self.ino);
         if !self.state.corrupt("dir-extent", text) {
             return Fate::Keep;
         }
-        let far = extent.end() > blocks_max(volume);
-        let place = if far { self.reach } else { u64::from(block) };
-        self.reach = place + u64::from(extent.len);
-        match u32::try_from(place) {
-            Ok(block) if self.reach <= blocks_max(volume) => {
-                Fate::Replace(vec![Extent { block, unwritten: false, ..extent }])
+        let (mut place, mut len) = (u64::from(block), extent.len);
+        if extent.end() > blocks_max(volume) {
+            let missing = self.length.min(blocks_max(volume)).saturating_sub(self.reach);
+            (place, len) = (self.reach, len.min(u32::try_from(missing).unwrap_or(u32::MAX)));
+            if len == 0 || self.meets_others(volume, extent.start, len) {
+                return Fate::Replace(Vec::new());
             }
-            _ => Fate::Replace(Vec::new()),
         }
+        let Ok(block) = u32::try_from(place) else { return Fate::Replace(Vec::new()) };
+        self.reach = place + u64::from(len);
+        self.totals.end = self.reach;
+        if self.clusters.is_none() {
+            self.totals.blocks += u64::from(len);
+        }
+        Fate::Replace(vec![Extent { block, len, unwritten: false, ..extent }])
     }
 
     /// What is left of an extent when the blocks that have another owner are copied, those of metadata included; blocks for

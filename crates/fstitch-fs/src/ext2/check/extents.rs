@@ -34,7 +34,7 @@ pub(super) const ROOT: Range<usize> = I_BLOCK.offset()..I_BLOCK.offset() + FAST_
 pub(super) enum Fate {
     /// It stays.
     Keep,
-    /// These come in its place, in order and within the file blocks that it maps.
+    /// These come in its place, in order and behind what was kept before.
     Replace(Vec<Extent>),
 }
 

@@ -428,7 +428,8 @@ impl Scan<'_, '_> {
         if foreign != 0 {
             let text = format!("inode {ino} has flags {foreign:#x}, which mean nothing here");
             if self.state.corrupt("inode-bad-flags", text) {
-                if foreign & EXTENTS_FL != 0 {
+                let target = kind == FileKind::Symlink && self.has_target_inside();
+                if foreign & EXTENTS_FL != 0 && !target {
                     for at in 0..POINTERS {
                         self.put(pointer_field(at), 0);
                     }

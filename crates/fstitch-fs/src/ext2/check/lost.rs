@@ -2,7 +2,7 @@
 
 use fstitch_core::Result;
 
-use super::claims::allocate;
+use super::claims::{allocatable, allocate};
 use super::connect::set_dotdot;
 use super::dirs::drop_index;
 use super::grow::add_block_with_name;
@@ -17,6 +17,9 @@ use crate::ext2::layout::dirent::{D_INODE, D_NAME_LEN, HEADER};
 use crate::ext2::layout::inode::{I_FLAGS, I_LINKS_COUNT};
 use crate::ext2::layout::superblock::ROOT_INO;
 use crate::ext2::num::idx;
+
+/// Clusters that lost+found and its name may take: its own, and for a root that is full, or lies in its inode, one more and nodes.
+const PROVIDED_ROOM: u64 = 8;
 
 /// Gives an inode a name in lost+found; false when that is impossible.
 pub(super) fn reconnect(volume: &Volume<'_>, state: &mut State, ino: u32) -> Result<bool> {
@@ -107,9 +110,14 @@ fn lost_and_found(volume: &Volume<'_>, state: &mut State) -> Result<Option<u32>>
     }
 }
 
-/// Makes lost+found if there is none, for the next time; whether it was made.
+/// Makes lost+found if there is none and room enough, for the next time; whether it was made.
 pub(super) fn provide(volume: &Volume<'_>, state: &mut State) -> Result<bool> {
-    Ok(named_lost_and_found(volume, state)?.is_none() && make_lost_and_found(volume, state)?.is_some())
+    if named_lost_and_found(volume, state)?.is_some()
+        || allocatable(volume, state)? < PROVIDED_ROOM << volume.shape.log_cluster
+    {
+        return Ok(false);
+    }
+    Ok(make_lost_and_found(volume, state)?.is_some())
 }
 
 /// The inode that the root calls lost+found.
@@ -136,9 +144,8 @@ fn named_lost_and_found(volume: &Volume<'_>, state: &State) -> Result<Option<u32
 
 fn make_lost_and_found(volume: &Volume<'_>, state: &mut State) -> Result<Option<u32>> {
     let free = (volume.shape.first_ino..=volume.shape.inodes_count).find(|&ino| !state.is_used(ino));
-    let (Some(ino), Some(block)) = (free, allocate(volume, state)?) else {
-        return Ok(None);
-    };
+    let Some(ino) = free else { return Ok(None) };
+    let Some(block) = allocate(volume, state)? else { return Ok(None) };
     mark_used(volume, ino)?;
     write_directory(volume, state, ino, ROOT_INO, block)?;
     // What is left of this run finds it in order.

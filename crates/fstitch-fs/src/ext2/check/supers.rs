@@ -284,12 +284,15 @@ fn settle_seed(volume: &mut Volume<'_>, report: &mut CheckReport, mend: bool) ->
     for holder in (1..shape.group_count()).filter(|&group| shape.has_superblock(group)).take(COPIES_ASKED) {
         volume.read(shape.group_start(holder), BlockKind::Superblock, &mut copy)?;
         let copy = &copy[..SUPERBLOCK_SIZE];
-        if parse(copy, bytes).is_ok_and(|parsed| fits(parsed.sums)) {
+        if parse(copy, bytes).is_err() {
+            continue;
+        }
+        let raw = summed_as(&volume.raw_super, copy);
+        let Ok(shape) = parse_unsummed(&raw, bytes) else { continue };
+        if fits(shape.sums) {
             let text = "no descriptor is summed by the identifier or seed that it has, but by a copy's";
             report.push(FindingClass::Corrupt, "superblock-seed", text);
-            volume.raw_super[S_UUID..S_UUID + 16].copy_from_slice(&copy[S_UUID..S_UUID + 16]);
-            S_CHECKSUM_SEED.put(&mut volume.raw_super, S_CHECKSUM_SEED.get(copy));
-            volume.shape = parse_unsummed(&volume.raw_super, bytes)?;
+            (volume.raw_super, volume.shape) = (raw, shape);
             if mend {
                 volume.write_super()?;
             }
@@ -297,6 +300,20 @@ fn settle_seed(volume: &mut Volume<'_>, report: &mut CheckReport, mend: bool) ->
         }
     }
     Ok(0)
+}
+
+/// The superblock `raw`, with what `copy` says of how sums are made: by a seed, or by the identifier.
+fn summed_as(raw: &[u8], copy: &[u8]) -> Vec<u8> {
+    let mut raw = raw.to_vec();
+    let seeded = S_FEATURE_INCOMPAT.get(copy) & incompat::CSUM_SEED;
+    let word = S_FEATURE_INCOMPAT.get(&raw) & !incompat::CSUM_SEED | seeded;
+    S_FEATURE_INCOMPAT.put(&mut raw, word);
+    if seeded == 0 {
+        raw[S_UUID..S_UUID + 16].copy_from_slice(&copy[S_UUID..S_UUID + 16]);
+    } else {
+        S_CHECKSUM_SEED.put(&mut raw, S_CHECKSUM_SEED.get(copy));
+    }
+    raw
 }
 
 /// What the descriptor of `group` may have been, whose bytes are `raw`: what a copy says, what it says itself, or where the

@@ -13,17 +13,17 @@ use fstitch_fs::ext2::layout::checksum::seal_superblock;
 use fstitch_fs::ext2::layout::extent::{
     EE_BLOCK, EE_LEN, EE_START_LO, EH_DEPTH, EH_ENTRIES, EH_MAGIC, EI_BLOCK,
 };
-use fstitch_fs::ext2::layout::feature::ro_compat;
+use fstitch_fs::ext2::layout::feature::{incompat, ro_compat};
 use fstitch_fs::ext2::layout::inode::{
     EA_INODE_FL, EXTENTS_FL, I_ATIME, I_BLOCK, I_BLOCKS, I_BLOCKS_HIGH, I_CHECKSUM_LO, I_EXTRA_ISIZE,
     I_FILE_ACL, I_FLAGS, I_MODE, I_SIZE, INLINE_DATA_FL,
 };
-use fstitch_fs::ext2::layout::superblock::{S_BLOCKS_COUNT, S_FEATURE_RO_COMPAT, S_UUID};
+use fstitch_fs::ext2::layout::superblock::{S_BLOCKS_COUNT, S_FEATURE_INCOMPAT, S_FEATURE_RO_COMPAT, S_UUID};
 
 use super::corpus::{filled, shape};
 use super::image::{Image, mended};
 use super::used::{kept, use_for_reading};
-use crate::support::{Scratch, e2fsck_image};
+use crate::support::{Scratch, e2fsck, e2fsck_image, have, run};
 
 /// Damage to an image, and the code of a finding that it must lead to.
 struct Case {
@@ -88,6 +88,11 @@ const CASES: &[Case] = &[
     case("another identifier", "superblock-seed", |image| {
         image.superblock()[S_UUID + 1] ^= 1;
         seal_superblock(image.superblock());
+    }),
+    case("a seed that nobody ever used", "superblock-seed", |image| {
+        let raw = image.superblock();
+        S_FEATURE_INCOMPAT.put(raw, S_FEATURE_INCOMPAT.get(raw) | incompat::CSUM_SEED);
+        seal_superblock(raw);
     }),
     case("another identifier, and a table that is not there", "superblock-seed", |image| {
         place(image, 1, 8, |at| at + 0x0008_0000);
@@ -514,6 +519,31 @@ const PLACES: &[Case] = &[
         image.seal_descriptor(2);
     }),
 ];
+
+#[test]
+fn without_a_free_inode_there_is_no_lost_and_found() {
+    if !have("mke2fs") {
+        return;
+    }
+    let scratch = Scratch::new("ext4-no-inode");
+    let path = scratch.path("image");
+    let file = path.to_str().expect("plain path");
+    let (code, text) = run("mke2fs", &["-q", "-F", "-t", "ext4", "-b", "1024", "-N", "16", file, "4M"]);
+    assert_eq!(code, 0, "{text}");
+    let text = e2fsck(&path).1;
+    let inodes: i64 =
+        text.rsplit(" files").nth(1).and_then(|text| text.rsplit('/').next()?.parse().ok()).expect("a count");
+    let mut wanted = vec!["rmdir lost+found".to_owned()];
+    wanted.extend((0..inodes - 10).map(|at| format!("mkdir d{at}")));
+    for command in &wanted {
+        run("debugfs", &["-w", "-R", command, file]);
+    }
+    // Some damage, or nothing is mended at all.
+    let mut image = Image::new(&scratch, std::fs::read(&path).expect("the image"));
+    image.inode_bytes("d1")[I_CHECKSUM_LO.offset()] ^= 1;
+    let mended = mended(&scratch, "no inode", image.bytes).map_err(|unmended| unmended.text).expect("mended");
+    assert_eq!((mended.verdict.0, mended.files), (0, inodes), "{}", mended.verdict.1);
+}
 
 #[test]
 fn other_places_of_bitmaps_and_tables_are_not_believed() {
