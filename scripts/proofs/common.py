@@ -110,6 +110,33 @@ def make_volume(binary, mechanism, block_size, image, size, journaled="ext3", co
     run(binary, "mkfs", kind, "-q", "-b", str(block_size), *features, *extended, image, size)
 
 
+# A volume in the file `inner.img` of another one, with more lines for all, for the outer and for the inner one.
+STACK = """
+{all}
+
+[[device]]
+name = "disk"
+path = "disk.img"
+
+[[volume]]
+name = "outer"
+device = "disk"
+mount = "outer"
+{outer}
+
+[[device]]
+name = "image"
+volume = "outer"
+file = "/inner.img"
+
+[[volume]]
+name = "inner"
+device = "image"
+mount = "inner"
+{inner}
+"""
+
+
 def program(options):
     """The program under test: as told, or the newest that was built here."""
     if options.fstitch:

@@ -2,7 +2,7 @@
 
 git that syncs its objects, tar, SQLite, hard-link snapshots by cp and mv, a stream of dd over and over, files made and removed at
 once, files rewritten and appended to, a large file removed and written anew on a volume that it nearly fills: two to four of them
-at a time, on each kind of volume in turn (ext4 by five mechanisms and in a file of another ext4, ext3, ext2, UFS1 and UFS2,
+at a time, on each kind of volume in turn (ext4 by four mechanisms, of small blocks, and in a file of another ext4, ext3, ext2, UFS1 and UFS2,
 waffle, also with compressed files). No option is given but what makes the kind. No program may fail, nor the mount, nor its end;
 afterwards both checkers find nothing at all.
 """
@@ -32,26 +32,6 @@ KINDS = {
     "waffle": (("waffle",), ()),
     "waffle, compressed": (("waffle", "-E", "compress"), ()),
 }
-STACK = """
-[[device]]
-name = "disk"
-path = "disk.img"
-
-[[volume]]
-name = "outer"
-device = "disk"
-mount = "outer"
-
-[[device]]
-name = "image"
-volume = "outer"
-file = "/inner.img"
-
-[[volume]]
-name = "inner"
-device = "image"
-mount = "inner"
-"""
 GIT = ("git", "-c", "core.fsync=all", "-c", "user.name=a", "-c", "user.email=a@b.c", "-c", "gc.auto=0")
 
 
@@ -194,7 +174,7 @@ def stacked(binary, at, kind, draw, seconds):
         common.run("cp", "--sparse=never", f"{at}/inner.img", f"{outer}/inner.img")
         mount.umount()
     with open(f"{at}/stack.toml", "w", encoding="ascii") as file:
-        file.write(STACK)
+        file.write(common.STACK.format(all="", outer="", inner=""))
     places = [f"{at}/outer", f"{at}/inner"]
     os.makedirs(places[1], exist_ok=True)
     common.run(binary, "mount", "--stack", f"{at}/stack.toml", cwd=at)

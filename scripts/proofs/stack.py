@@ -23,32 +23,6 @@ import crash_kill
 
 OUTER = ("soft", "sync", "ordered", "metadata", "full")
 INNER = ("ordered", "metadata", "full", "soft")
-STACK = """
-cache_size = "{cache}"
-write_back_age = "{age}"
-
-[[device]]
-name = "disk"
-path = "disk.img"
-
-[[volume]]
-name = "outer"
-device = "disk"
-consistency = "{outer}"
-mount = "outer"
-options = "commit=1"
-
-[[device]]
-name = "image"
-volume = "outer"
-file = "/inner.img"
-
-[[volume]]
-name = "inner"
-device = "image"
-mount = "inner"
-options = "commit=1"
-"""
 JOURNAL = """journal = "journal"
 
 [[device]]
@@ -115,8 +89,13 @@ class Stack:
             common.run(binary, "tune", "--journal-device", self.journal, self.inner)
             files.append(self.journal)
         common.run(binary, "cp", *files, f"{self.disk}:/")
-        text = STACK.format(cache=run.cache, age=run.age, outer=run.outer)
-        text += f'consistency = "{run.inner}"\n' + (JOURNAL if run.has_journal else "")
+        commit = 'options = "commit=1"'
+        text = common.STACK.format(
+            all=f'cache_size = "{run.cache}"\nwrite_back_age = "{run.age}"',
+            outer=f'consistency = "{run.outer}"\n{commit}',
+            inner=f'consistency = "{run.inner}"\n{commit}',
+        )
+        text += JOURNAL if run.has_journal else ""
         with open(self.file, "w", encoding="utf-8") as file:
             file.write(text)
 

@@ -36,11 +36,7 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
     if !options.quick {
         step("documentation", || documentation(root))?;
     }
-    let mut programs = Vec::new();
-    step("building the tests", || {
-        programs = built(root)?;
-        Ok(())
-    })?;
+    let programs = step("building the tests", || programs::build(root))?;
     step("examples in the documentation", || documented_examples(root))?;
     // Some compute all the time, the others wait for media, mounts and programs most of it: side by side.
     std::thread::scope(|scope| {
@@ -96,13 +92,13 @@ fn our_mounts(table: &str) -> Vec<String> {
 }
 
 #[expect(clippy::disallowed_methods, reason = "how long the machine takes is no logic of a library")]
-fn step(name: &str, work: impl FnOnce() -> Result<()>) -> Result<()> {
+fn step<T>(name: &str, work: impl FnOnce() -> Result<T>) -> Result<T> {
     println!("== {name}");
     std::io::stdout().flush()?;
     let begin = Instant::now();
-    work().with_context(|| format!("the step `{name}` failed"))?;
+    let done = work().with_context(|| format!("the step `{name}` failed"))?;
     println!("   {name}: {} s", begin.elapsed().as_secs());
-    Ok(())
+    Ok(done)
 }
 
 fn cargo(root: &Path, arguments: &[&str]) -> Result<()> {
@@ -119,12 +115,6 @@ fn documentation(root: &Path) -> Result<()> {
         .status()?;
     ensure!(status.success(), "cargo doc ended with {status}");
     Ok(())
-}
-
-/// Builds all tests, and returns their programs.
-fn built(root: &Path) -> Result<Vec<Program>> {
-    cargo(root, &["test", "--quiet", "--workspace", "--locked", "--no-run"])?;
-    programs::all(root)
 }
 
 /// Runs programs one after the other, all of them whatever fails, with what passing tests print, because that is where they say

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
@@ -61,11 +61,13 @@ impl fmt::Display for Program {
     }
 }
 
-/// All of them, of what was built for all tests: asking for one package alone would build others, with fewer features.
-pub fn all(root: &Path) -> Result<Vec<Program>> {
+/// Builds all tests at once: asking for one package alone would build others, with fewer features.
+pub fn build(root: &Path) -> Result<Vec<Program>> {
     let output = Command::new(env!("CARGO"))
-        .args(["test", "--quiet", "--workspace", "--locked", "--no-run", "--message-format=json"])
+        .args(["test", "--quiet", "--workspace", "--locked", "--no-run"])
+        .arg("--message-format=json-render-diagnostics")
         .current_dir(root)
+        .stderr(Stdio::inherit())
         .output()?;
     ensure!(output.status.success(), "the build ended with {}", output.status);
     let text = String::from_utf8(output.stdout)?;

@@ -86,8 +86,7 @@ pub(super) fn claim_map(scan: &mut Scan<'_, '_>, kind: FileKind, totals: &mut To
     let length = scan.size().div_ceil(wide(scan.volume.block_size()));
     let end = (kind == FileKind::Regular).then_some(length);
     let clusters = scan.volume.shape.has_clusters().then(Clusters::default);
-    let mut visitor =
-        Claimer { state: scan.state, ino: scan.ino, kind, length, end, totals, reach: 0, clusters };
+    let mut visitor = Claimer { state: scan.state, ino: scan.ino, kind, length, end, totals, clusters };
     if !by_extents && scan.volume.shape.has_clusters() {
         return claim_pointers(scan.volume, scan.raw, visitor, &mut scan.changed);
     }
@@ -164,8 +163,6 @@ struct Claimer<'a> {
     /// The file block at which a file ends, by its size.
     end: Option<u64>,
     totals: &'a mut Totals,
-    /// The file block behind all extents of a directory so far.
-    reach: u64,
     /// Where blocks are taken in clusters: those of the file.
     clusters: Option<Clusters>,
 }
@@ -240,7 +237,6 @@ impl VisitExtents for Claimer<'_> {
         if !extent.unwritten {
             self.totals.end = extent.end();
         }
-        self.reach = extent.end();
         if self.kind == FileKind::Directory {
             self.state.ahead.note(self.ino, extent.start, extent.len);
         }
@@ -292,15 +288,14 @@ impl Claimer<'_> {
         }
         let (mut place, mut len) = (u64::from(block), extent.len);
         if extent.end() > blocks_max(volume) {
-            let missing = self.length.min(blocks_max(volume)).saturating_sub(self.reach);
-            (place, len) = (self.reach, len.min(u32::try_from(missing).unwrap_or(u32::MAX)));
+            let missing = self.length.min(blocks_max(volume)).saturating_sub(self.totals.end);
+            (place, len) = (self.totals.end, len.min(u32::try_from(missing).unwrap_or(u32::MAX)));
             if len == 0 || self.meets_others(volume, extent.start, len) {
                 return Fate::Replace(Vec::new());
             }
         }
         let Ok(block) = u32::try_from(place) else { return Fate::Replace(Vec::new()) };
-        self.reach = place + u64::from(len);
-        self.totals.end = self.reach;
+        self.totals.end = place + u64::from(len);
         if self.clusters.is_none() {
             self.totals.blocks += u64::from(len);
         }

@@ -9,7 +9,7 @@ use fstitch_patch::journal::format::{
     INCOMPAT_64BIT, INCOMPAT_CSUM_V3, SUPERBLOCK_SIZE, Sequence, Superblock, offset,
 };
 
-use super::inodes::first_block;
+use super::kinds::first_block;
 use super::state::{State, Volume};
 use crate::ext2::journal::{
     BLOCKS_MAX, BLOCKS_MIN, Internal, Place, clear_backup, from_backup, locate, whole_file,

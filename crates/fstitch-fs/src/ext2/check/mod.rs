@@ -5,7 +5,7 @@
 //!
 //! ```text
 //!   pass 0  supers    superblock, descriptors, resize inode        journal, orphan_file
-//!   pass 1  inodes    every inode, every block that it claims            claims, walk, xattrs
+//!   pass 1  inodes    every inode, every block that it claims            claims, kinds, walk, xattrs
 //!   pass 2  dirs      every entry of every directory, hash trees         entries, salvage, tree
 //!   pass 3  connect   paths from the root, directories with two names
 //!   pass 4  links     link counts, inodes without a name                               lost
@@ -31,6 +31,7 @@ mod grow;
 mod inline;
 mod inodes;
 mod journal;
+mod kinds;
 mod links;
 mod lost;
 mod maps;

@@ -6,7 +6,7 @@
 
 use fstitch_core::{BlockKind, BlockNo, Error, InodeNo, Le, Result, Structure};
 
-use super::inodes::first_block;
+use super::kinds::first_block;
 use super::state::{State, Volume};
 use crate::ext2::journal::whole_file;
 use crate::ext2::layout::checksum::{ORPHAN_MAGIC, ORPHAN_TAIL};

@@ -81,12 +81,19 @@ impl Image {
 
     /// The first node at this depth of a file's tree.
     pub fn node(&self, name: &str, depth: u32) -> u64 {
+        self.nodes(name, depth)[0]
+    }
+
+    /// The nodes at this depth of a file's tree.
+    pub fn nodes(&self, name: &str, depth: u32) -> Vec<u64> {
         let text = self.ask(&format!("ex {name}"));
         // A line of a node: "level/ levels  entry/ entries  first - last  block  count".
         let above = format!("{}/", depth - 1);
-        let line = text.lines().find(|line| line.trim_start().starts_with(&above)).expect("a node above");
-        let words: Vec<&str> = line.split([' ', '/', '-']).filter(|word| !word.is_empty()).collect();
-        words[6].parse().expect("a block number")
+        let lines = text.lines().filter(|line| line.trim_start().starts_with(&above));
+        let numbers = lines.map(|line| line.split([' ', '/', '-']).filter(|word| !word.is_empty()));
+        numbers
+            .map(|mut words| words.nth(6).and_then(|word| word.parse().ok()).expect("a node above"))
+            .collect()
     }
 
     /// The sums of what belongs to an inode.
