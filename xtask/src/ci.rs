@@ -7,9 +7,9 @@ mod user;
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, BufWriter, Write};
-use std::path::Path;
-use std::process::{Command, Stdio};
-use std::time::Instant;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use programs::Program;
@@ -20,10 +20,16 @@ pub struct Options {
     /// Leave out the documentation and the proof scripts: what to run before every commit
     #[arg(long)]
     quick: bool,
+    /// Only the tests that compute, of what is built already; this file says that they have begun
+    #[arg(long, hide = true)]
+    computing: Option<PathBuf>,
 }
 
 /// Runs every step and stops at the first that fails.
 pub fn run(root: &Path, options: &Options) -> Result<()> {
+    if let Some(begun) = &options.computing {
+        return computing(root, options, begun);
+    }
     step("format", || cargo(root, &["fmt", "--all", "--check"]))?;
     step("tidy", || crate::run_tidy(root))?;
     step("orderings fit", || crate::orderings::check_fits(root).map(drop))?;
@@ -39,19 +45,53 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
     let programs = step("building the tests", || programs::build(root))?;
     step("examples in the documentation", || documented_examples(root))?;
     // Some compute all the time, the others wait for media, mounts and programs most of it: side by side.
-    std::thread::scope(|scope| {
-        let computed = scope.spawn(|| {
-            step("tests that compute", || tests(root, programs.iter().filter(|program| !program.mounts())))?;
-            if options.quick { Ok(()) } else { step("instruction counts", || counts(root)) }
-        });
-        let mounted = mounted(root, options, &programs);
-        let computed = computed.join().expect("running programs does not panic");
-        if let (Err(error), Err(_)) = (&mounted, &computed) {
-            // Of two errors the other one is returned.
-            println!("{error:#}");
-        }
-        computed.and(mounted)
-    })
+    let mut computing = begin_computing(root, options)?;
+    let mounted = mounted(root, options, &programs);
+    if let Err(error) = &mounted {
+        println!("{error:#}");
+    }
+    let status = computing.wait()?;
+    ensure!(status.success(), "the tests that compute ended with {status}");
+    mounted
+}
+
+/// The tests that compute, and what operations cost.
+fn computing(root: &Path, options: &Options, begun: &Path) -> Result<()> {
+    File::create(begun).with_context(|| format!("creating {}", begun.display()))?;
+    let programs = programs::build(root)?;
+    step("tests that compute", || tests(root, programs.iter().filter(|program| !program.mounts())))?;
+    if options.quick { Ok(()) } else { step("instruction counts", || counts(root)) }
+}
+
+/// Begins with the tests that compute in a mount table of their own, where one may be had. What has a copy of another one's table, as
+/// tests of the other kind make, holds what is mounted in it: the kernel's mounts of an image would live on when they were ended here,
+/// and the image would be read before all is in it.
+fn begin_computing(root: &Path, options: &Options) -> Result<Child> {
+    let begun = root.join("target/ci/computing");
+    std::fs::create_dir_all(root.join("target/ci"))?;
+    if begun.exists() {
+        std::fs::remove_file(&begun)?;
+    }
+    let apart = ["--mount", "--propagation", "slave"];
+    let probe = Command::new("unshare").args(apart).arg("true").output();
+    let program = std::env::current_exe().context("the path of this program")?;
+    let mut command = if probe.is_ok_and(|probe| probe.status.success()) {
+        let mut command = Command::new("unshare");
+        command.args(apart).arg(program);
+        command
+    } else {
+        Command::new(program)
+    };
+    command.args(["ci", "--computing"]).arg(&begun);
+    if options.quick {
+        command.arg("--quick");
+    }
+    let mut child = command.current_dir(root).spawn()?;
+    // Its table is a copy of this one, so nothing is mounted here before it has that.
+    while !begun.exists() && child.try_wait()?.is_none() {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    Ok(child)
 }
 
 /// The tests of programs and mounts, also in other ways, and the proof scripts.

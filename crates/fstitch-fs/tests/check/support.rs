@@ -79,10 +79,11 @@ pub struct SparseFile {
 }
 
 impl SparseFile {
-    /// A new file of `bytes` bytes, all of it a hole.
+    /// A new file of `bytes` bytes, all of it a hole. One that was there stays as it is for who has it still, such as a mount that
+    /// ends late.
     pub fn create(path: &Path, block_size: u32, bytes: u64) -> Self {
-        let file =
-            File::options().read(true).write(true).create(true).truncate(true).open(path).expect("a file");
+        let _ = std::fs::remove_file(path);
+        let file = File::options().read(true).write(true).create_new(true).open(path).expect("a file");
         file.set_len(bytes).expect("a sparse file");
         let block_count = bytes / u64::from(block_size);
         Self { file, geometry: Geometry { block_size, block_count, atomic_size: 512 } }

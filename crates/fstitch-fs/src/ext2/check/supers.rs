@@ -290,7 +290,7 @@ fn settle_seed(volume: &mut Volume<'_>, report: &mut CheckReport, mend: bool) ->
         let raw = summed_as(&volume.raw_super, copy);
         let Ok(shape) = parse_unsummed(&raw, bytes) else { continue };
         if fits(shape.sums) {
-            let text = "no descriptor is summed by the identifier or seed that it has, but by a copy's";
+            let text = "the UUID or checksum seed is wrong: no group's checksum fits it, but that of a copy";
             report.push(FindingClass::Corrupt, "superblock-seed", text);
             (volume.raw_super, volume.shape) = (raw, shape);
             if mend {
