@@ -78,7 +78,7 @@ pub struct Arguments {
     /// Write the report into this file (Markdown), plots and results into a directory beside it
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
-    /// Put the tables of this run into this file, an earlier report, in the place of those with the same titles
+    /// Put the tables of this run into this file, an earlier report, in the place of those with the same titles or before its race
     #[arg(long, value_name = "FILE", conflicts_with = "report")]
     update: Option<PathBuf>,
     /// Write the ratios of the defaults between the marks `defaults` of this file, the project's README
@@ -133,6 +133,10 @@ pub fn run(arguments: &Arguments) -> Result<Outcome> {
             text(&listed.describe())?;
         }
         return Ok(Outcome::SUCCESS);
+    }
+    if let Some(file) = &arguments.update {
+        let name = || file.display().to_string();
+        report::takes_tables(&std::fs::read_to_string(file).with_context(name)?).with_context(name)?;
     }
     let results = match &arguments.from {
         Some(file) => read(file)?,

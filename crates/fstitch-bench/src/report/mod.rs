@@ -14,7 +14,7 @@ use anyhow::{Context, Result};
 pub use self::goals::{Checked, FOUND_TITLE, Goal, Wanted, goals};
 pub use self::readme::with_ratios;
 pub use self::summary::summary;
-pub use self::update::with_tables;
+pub use self::update::{takes_tables, with_tables};
 use crate::results::Results;
 use crate::workload::ALL;
 

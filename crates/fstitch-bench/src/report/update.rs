@@ -1,15 +1,26 @@
 //! Tables that were measured in a run of their own, in an earlier report.
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, bail, ensure};
 
 use super::markdown;
 use crate::results::{Results, Table};
 
-/// An earlier report with the tables of these results in the place of those with the same titles. Each says on which machine it was
-/// measured, because the rest of the page may be of another.
+/// What every report has, behind the tables that goals are about.
+const RACE: &str = "## The race\n";
+
+/// Whether tables can be put into a page: asked before they are measured, which takes long.
 ///
 /// # Errors
-/// If there are no tables, or the page has no such table.
+/// If the page is no report.
+pub fn takes_tables(page: &str) -> Result<()> {
+    place(page).map(drop)
+}
+
+/// An earlier report with the tables of these results in the place of those with the same titles, or before the race where it has none.
+/// Each says on which machine it was measured, because the rest of the page may be of another.
+///
+/// # Errors
+/// If there are no tables, or the page is no report.
 pub fn with_tables(page: &str, results: &Results) -> Result<String> {
     ensure!(!results.tables.is_empty(), "no table was measured: there is nothing to put into the report");
     let mut page = page.to_owned();
@@ -37,13 +48,23 @@ fn split<'a>(page: &'a str, table: &Table) -> Result<(&'a str, &'a str)> {
         }
         at += line.len();
     }
-    match begin {
-        Some(begin) => Ok((&page[..begin], "")),
-        None => anyhow::bail!(
-            "the report has no table `{}`: it is of another version of this program; make all of it anew with --report",
-            table.title
-        ),
+    let begin = match begin {
+        Some(begin) => return Ok((&page[..begin], "")),
+        None => place(page)?,
+    };
+    Ok(page.split_at(begin))
+}
+
+/// Where a table goes that a page does not have yet.
+fn place(page: &str) -> Result<usize> {
+    let mut at = 0;
+    for line in page.split_inclusive('\n') {
+        if line == RACE {
+            return Ok(at);
+        }
+        at += line.len();
     }
+    bail!("no line `{}`: this is no report of `fstitch bench --report`", RACE.trim_end())
 }
 
 /// What a table says about itself, and where it was measured.
@@ -107,10 +128,20 @@ mod tests {
     }
 
     #[test]
-    fn a_table_that_the_page_does_not_have_is_refused() {
+    fn a_table_that_the_page_does_not_have_comes_before_the_race() {
         let old = page(&[table("one table", "1")]);
-        let error = with_tables(&old, &results(vec![table("one", "1"), table("one tab", "1")])).unwrap_err();
-        assert!(error.to_string().contains("no table `one tab`"), "{error}");
-        assert!(with_tables(&old, &results(vec![])).is_err());
+        let mut new = table("one tab", "2");
+        let put = with_tables(&old, &results(vec![new.clone()])).unwrap();
+        new.about = "About it. Of a run of its own: 2 x slow, Linux 7, scale `full`.".to_owned();
+        assert_eq!(put, page(&[table("one table", "1"), new]));
+    }
+
+    #[test]
+    fn what_is_no_report_takes_no_table() {
+        let error = takes_tables("# Notes\n\nThe race\n").unwrap_err();
+        assert!(error.to_string().contains("no report"), "{error}");
+        assert!(with_tables("# Notes\n", &results(vec![table("one", "1")])).is_err());
+        assert!(with_tables(&page(&[]), &results(vec![])).is_err(), "nothing was measured");
+        takes_tables(&page(&[])).unwrap();
     }
 }
