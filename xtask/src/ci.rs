@@ -6,9 +6,10 @@ mod report;
 mod user;
 
 use std::fs::File;
-use std::io::{BufRead, BufReader, BufWriter, Write};
+use std::io::{BufRead, BufReader, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -254,12 +255,23 @@ fn run_watched(
         command.current_dir(root);
     }
     let mut child = command.stdout(Stdio::piped()).spawn()?;
-    let output = child.stdout.take().context("the output was piped")?;
+    let lines = lines_of(child.stdout.take().context("the output was piped")?);
     let mut skipped = Vec::new();
     let mut failures = report::Failures::default();
-    for line in BufReader::new(output).split(b'\n') {
-        let line = String::from_utf8_lossy(&line?).into_owned();
+    let mut long = report::Long::default();
+    loop {
+        let line = match lines.recv_timeout(SILENCE_MAX) {
+            Ok(line) => line?,
+            Err(RecvTimeoutError::Disconnected) => break,
+            Err(RecvTimeoutError::Timeout) => {
+                child.kill()?;
+                child.wait()?;
+                log.flush()?;
+                bail!("{command:?} said nothing for {} minutes{long}", SILENCE_MAX.as_secs() / 60);
+            }
+        };
         writeln!(log, "{line}")?;
+        long.take(&line);
         if shows(&line) {
             println!("{line}");
         }
@@ -275,6 +287,21 @@ fn run_watched(
         bail!("{command:?} ended with {status}");
     }
     Ok(skipped)
+}
+
+/// How long a step may say nothing: what waits for ever is ended, and named, before the whole run is cut off from outside.
+const SILENCE_MAX: Duration = Duration::from_secs(15 * 60);
+
+/// The lines of an output, as they come.
+fn lines_of(output: impl Read + Send + 'static) -> Receiver<std::io::Result<String>> {
+    let (sender, receiver) = mpsc::channel();
+    std::thread::spawn(move || {
+        let lines = BufReader::new(output).split(b'\n');
+        let mut texts = lines.map(|line| line.map(|line| String::from_utf8_lossy(&line).into_owned()));
+        // Nobody listens any more when the program was ended.
+        texts.try_for_each(|line| sender.send(line))
+    });
+    receiver
 }
 
 /// On a machine that can run everything, a skipped test is a failure unless `.ci/allowed-skips` lists it.

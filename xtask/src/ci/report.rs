@@ -66,9 +66,36 @@ impl fmt::Display for Failures {
     }
 }
 
+/// The tests that take long, as the programs say themselves after a minute, and have not ended.
+#[derive(Default)]
+pub struct Long {
+    tests: Vec<String>,
+}
+
+impl Long {
+    /// Looks at the next line of the run.
+    pub fn take(&mut self, line: &str) {
+        let Some(rest) = line.strip_prefix("test ") else { return };
+        if let Some((name, _)) = rest.split_once(" has been running for over ") {
+            self.tests.push(name.to_owned());
+        } else if let Some((name, _)) = rest.split_once(" ... ") {
+            self.tests.retain(|test| test != name);
+        }
+    }
+}
+
+impl fmt::Display for Long {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.tests.as_slice() {
+            [] => Ok(()),
+            tests => write!(f, "; under way: {}", tests.join(", ")),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use super::{Failures, Tests, proof_shows};
+    use super::{Failures, Long, Tests, proof_shows};
 
     const RUN: &str = "\nrunning 3 tests\ntest a ... ok\ntest b ... FAILED\ntest c ... ok\n\nsuccesses:\n\n---- c stdout ----\n\
         skipped: no FUSE\nchatter\n\nfailures:\n\n---- b stdout ----\nit broke\n\ntest result: FAILED. 2 passed; 1 failed";
@@ -108,5 +135,19 @@ mod tests {
         assert!(!proof_shows("     0 allowed findings"));
         assert!(proof_shows("PASS 16 kills: 16 passed, 0 failed, 24 s"));
         assert!(proof_shows("FAIL run 3: torn"));
+    }
+
+    #[test]
+    fn what_waits_for_ever_is_named() {
+        let mut long = Long::default();
+        let lines = [
+            "test a::ends has been running for over 60 seconds",
+            "test a::waits has been running for over 60 seconds",
+            "test a::quick ... ok",
+            "test a::ends ... FAILED",
+        ];
+        lines.iter().for_each(|line| long.take(line));
+        assert_eq!(long.to_string(), "; under way: a::waits");
+        assert_eq!(Long::default().to_string(), "");
     }
 }

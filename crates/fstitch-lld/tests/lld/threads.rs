@@ -265,8 +265,8 @@ fn a_failed_flush_fails_for_all_who_wait_and_for_ever() {
     assert!(disk.new_list(false).is_err());
 }
 
-/// What has become of the first write of the thread behind.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What has become of the first write of the thread behind, in this order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum First {
     Awaited,
     Begun,
@@ -303,8 +303,9 @@ impl Paused {
         self.changed.notify_all();
     }
 
+    /// Waits until it has come as far: it may be further on when somebody else had the processor all the while.
     fn wait_for(&self, what: First) {
-        drop(self.changed.wait_while(self.first.lock().unwrap(), |now| *now != what).unwrap());
+        drop(self.changed.wait_while(self.first.lock().unwrap(), |now| *now < what).unwrap());
     }
 }
 
