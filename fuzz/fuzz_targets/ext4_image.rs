@@ -66,7 +66,7 @@ fuzz_target!(|input: &[u8]| {
         let at = usize::try_from(at).expect("64-bit machine") % (image.len() - 1);
         image[at..at + 2].copy_from_slice(&record[4..6]);
     }
-    used::use_for_reading(MemDevice::from_image(1024, image.clone()));
+    used::use_for_reading(image.clone());
     let device = MemDevice::from_image(1024, image);
     let options = RepairOptions { mode: RepairMode::Yes, now: Timestamp::default() };
     let Ok(report) = repair_ext2(&device, options) else { return };

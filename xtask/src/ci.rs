@@ -42,6 +42,7 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
     })?;
     if !options.quick {
         step("documentation", || documentation(root))?;
+        step("fuzz targets", || fuzz_targets(root))?;
     }
     let programs = step("building the tests", || programs::build(root))?;
     step("examples in the documentation", || documented_examples(root))?;
@@ -155,6 +156,15 @@ fn documentation(root: &Path) -> Result<()> {
         .current_dir(root)
         .status()?;
     ensure!(status.success(), "cargo doc ended with {status}");
+    Ok(())
+}
+
+/// The fuzz targets are a workspace of their own, which nobody builds who does not fuzz: that they fit the rest, and their lock file them.
+fn fuzz_targets(root: &Path) -> Result<()> {
+    let target = root.join("target/fuzz");
+    let check = ["check", "--quiet", "--locked", "--manifest-path", "fuzz/Cargo.toml", "--target-dir"];
+    let status = Command::new(env!("CARGO")).args(check).arg(target).current_dir(root).status()?;
+    ensure!(status.success(), "cargo check of the fuzz targets ended with {status}");
     Ok(())
 }
 

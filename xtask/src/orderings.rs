@@ -170,6 +170,9 @@ pub struct Ordering {
     pub(crate) test: Option<[String; 3]>,
 }
 
+/// What is said of a test that was ended because it took too long.
+pub(crate) const ENDLESS: &str = "it never ends";
+
 /// What became of one removal.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
@@ -315,7 +318,7 @@ pub(crate) fn judge_by(copy: &Path, tests: &[(&str, &str, &str)], words: &[(&str
         patient.args([PATIENCE, env!("CARGO")]);
         let output = cargo(patient, package, binary).args(["--", names]).output()?;
         if output.status.code() == Some(124) {
-            return Ok(Verdict::Caught(format!("{binary} {names}: it never ends")));
+            return Ok(Verdict::Caught(format!("{binary} {names}: {ENDLESS}")));
         }
         if !output.status.success() {
             let test = failed_test(&String::from_utf8_lossy(&output.stdout));

@@ -6,11 +6,11 @@ use fstitch_systems::WaffleSystem;
 
 use fstitch_crashlab::LabOptions;
 
-use super::{lawful, run};
+use super::{WHOLE, lawful, run};
 
 #[test]
 fn waffle_and_every_single_operation() {
-    lawful("waffle-shadow", "seq1", u64::MAX >> 1, 16);
+    lawful("waffle-shadow", "seq1", WHOLE, 16);
 }
 
 #[test]
