@@ -397,6 +397,29 @@ fn without_copies_the_sums_say_where_bitmaps_are() {
     check("4k", ALONE);
 }
 
+#[test]
+fn an_extent_far_behind_the_end_costs_no_other() {
+    let scratch = Scratch::new("ext4-far-extent");
+    let Some(healthy) = filled(&scratch, shape("1k")) else { return };
+    let mut image = Image::new(&scratch, healthy.clone());
+    let number = u64::from(image.inode("deep").0);
+    let runs = |bytes: &[u8]| {
+        let map = file_map::read(&MemDevice::from_image(1024, bytes.to_vec()), number).expect("a file");
+        map.runs
+    };
+    let before = runs(&healthy);
+    let (block, first) = (image.nodes("deep", 2).pop().expect("a node"), image.node("deep", 2));
+    for (block, from_end) in [(block, 2), (block, 3), (first, 1), (first, 2)] {
+        let name = format!("node {block}, {from_end} from its end");
+        image.bytes.clone_from(&healthy);
+        far_behind(&mut image, block, from_end);
+        let report = mended(&scratch, &name, image.bytes.clone()).map_err(|unmended| unmended.text);
+        let after = runs(&report.expect("mended").image);
+        let lost = before.iter().filter(|run| !after.contains(run)).count();
+        assert_eq!((lost, after.len()), (1, before.len() - 1), "{name}: {after:?}");
+    }
+}
+
 /// A word of the descriptor of `group` that is another one, with the right sum.
 fn place(image: &mut Image, group: u32, field: usize, change: fn(u32) -> u32) {
     let raw = image.descriptor(group);
