@@ -227,6 +227,14 @@ fn what_is_free_in_a_block_comes_together() {
         for name in all.chain((0..14).map(|at| format!("{:08}", 50 + at * 64 + 30))) {
             fs.unlink(&CALLER, dir, name.as_bytes()).unwrap();
         }
+        // Last names that a tail would have room in the midst of.
+        let file = fs.lookup(dir, format!("{:012}", 1).as_bytes()).unwrap().attr.ino;
+        for block in [3, 7] {
+            for last in [62, 63] {
+                fs.unlink(&CALLER, dir, format!("{:08}", 50 + block * 64 + last).as_bytes()).unwrap();
+            }
+            fs.link(&CALLER, file, dir, format!("{block:024}").as_bytes()).unwrap();
+        }
         let expected = Tree::of(&fs);
         fs.unmount().unwrap();
         drop(fs);
