@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use fstitch_core::num::{to_u64, to_usize};
 use fstitch_core::{
-    BlockDevice, BlockNo, Caller, Consistency, FileKind, FileSystem, InodeNo, Le, MemDevice, RenameMode,
-    SetAttr, SetTime, Timestamp,
+    BlockDevice, BlockNo, Caller, Consistency, FallocateMode, FileKind, FileSystem, InodeNo, Le, MemDevice,
+    RenameMode, SetAttr, SetTime, Timestamp,
 };
 use fstitch_fs::ext2::Ext2;
+use fstitch_fs::ext2::file_map;
 use fstitch_fs::ext2::layout::checksum::block_bitmap_sum;
 use fstitch_fs::ext2::layout::extent::{EE_START_LO, Entries, Expected, Node};
 use fstitch_fs::ext2::layout::group::{BG_BLOCK_BITMAP_CSUM_LO, GroupDescriptor};
@@ -147,7 +148,7 @@ fn blocks_larger_than_a_page() {
     if !have("mke2fs") {
         return;
     }
-    let scratch = Scratch::new("ext4-large");
+    let scratch = Scratch::new("ext4-large-blocks");
     for (size, volume) in [("8192", "64M"), ("16384", "64M"), ("32768", "96M"), ("65536", "192M")] {
         let path = scratch.path("large.img");
         let file = path.to_str().unwrap();
@@ -182,6 +183,38 @@ fn used(scratch: &Scratch, size: &str, device: Arc<MemDevice>) {
     fs.unmount().unwrap();
     drop(fs);
     e2fsck_is_content(scratch, size, &device.image());
+}
+
+/// Where a tree of extents has no room for the parts that a write leaves on both sides, blocks before it are zeroed and become contents,
+/// but none behind the file's end, where nothing is zeroed.
+#[test]
+fn without_room_for_a_node_an_extent_is_written_up_to_the_end() {
+    if !have("mke2fs") {
+        return;
+    }
+    let scratch = Scratch::new("ext4-parts");
+    let device = device(made(&scratch, &["-b", "1024"]));
+    let fs = mounted(&device, Consistency::Ordered);
+    let file = create(&fs, "parts");
+    let write = |block: u64| fs.write(&CALLER, file, block * 1024, &[7; 1024]);
+    write(0).and_then(|_| write(10)).unwrap();
+    fs.fallocate(&CALLER, file, 20 << 10, 40 << 10, FallocateMode::AllocateKeepSize).unwrap();
+    let rest = create(&fs, "rest");
+    let (mut at, mut len) = (0, 1 << 26);
+    while len >= 1024 {
+        match fs.fallocate(&CALLER, rest, at, len, FallocateMode::Allocate) {
+            Ok(()) => at += len,
+            Err(_) => len /= 2,
+        }
+    }
+    assert_eq!(fs.statfs().unwrap().blocks_free, 0);
+    write(40).unwrap();
+    fs.unmount().unwrap();
+    drop(fs);
+    let runs = file_map::read(&*device, file.get()).unwrap().runs;
+    let runs: Vec<_> = runs.iter().map(|run| (run.logical, run.blocks, run.unwritten)).collect();
+    assert_eq!(runs, [(0, 1, false), (10, 1, false), (20, 21, false), (41, 19, true)]);
+    e2fsck_is_content(&scratch, "parts", &device.image());
 }
 
 /// A bitmap whose sum is wrong is not allocated from: what it calls free may be somebody's.

@@ -181,9 +181,11 @@ fn what_lies_behind_block_2_32_is_the_same_to_all() {
         return;
     }
     let scratch = Scratch::new("ext4-large");
-    for (name, features, mechanisms) in SHAPES {
+    // With a journal and without one, where only a sample is taken: the reference reads 20 TiB of descriptors three times for each.
+    let (shapes, mechanisms_max) = if is_thorough() { (1, 3) } else { (2, 1) };
+    for (name, features, mechanisms) in SHAPES.into_iter().step_by(shapes) {
         let Some((path, dirs)) = spread(&scratch, features) else { return };
-        for (&mechanism, dir) in mechanisms.iter().zip(&dirs) {
+        for (&mechanism, dir) in mechanisms.iter().zip(&dirs).take(mechanisms_max) {
             let name = format!("{name}, {mechanism}");
             let fs = mounted(of_file(&path), mechanism, false);
             (0..ADDING).for_each(|number| step(&fs, dir, number).unwrap());
@@ -261,7 +263,7 @@ fn a_cut_at_any_write_leaves_the_state_before_or_after_a_step() {
             };
             std::iter::once(Tree::of(&fs)).chain((0..STEPS).map(after)).collect()
         };
-        let every = if is_thorough() { 1 } else { 37 };
+        let every = if is_thorough() { 1 } else { 79 };
         let mut cuts = 0;
         for left in (0..).step_by(every) {
             copy(&path, &below);
@@ -329,7 +331,7 @@ fn volumes_grow_over_block_2_32_and_back() {
     let below: &'static SparseFile = Box::leak(Box::new(SparseFile::open(&path, BLOCK)));
     let (mut sizes, mut cuts) = ([false; 2], 0);
     // Behind the first few hundred writes come copies of descriptors.
-    let (step, far_step) = if is_thorough() { (1, 61) } else { (61, 997) };
+    let (step, far_step) = if is_thorough() { (1, 61) } else { (151, 1499) };
     for left in (0..900).step_by(step).chain((900..20_000).step_by(far_step)) {
         copy(&before, &path);
         let done = resize(&Lossy::after(below, left, 3), large, NOW, &mut |_, _| {});
