@@ -375,6 +375,20 @@ fn volumes_grow_over_block_2_32_and_back() {
     Tree::of(&mounted(of_file(&path), Consistency::Ordered, true)).expect(&expected, "shrunk");
 }
 
+/// The log that mke2fs makes has block numbers of 32 bits until somebody mounts the volume.
+#[test]
+fn a_log_that_nobody_has_written_names_blocks_behind_2_32() {
+    if !have("mke2fs") || !have("e2fsck") {
+        return;
+    }
+    let scratch = Scratch::new("ext4-large-log");
+    let Some(path) = made(&scratch, "meta_bg,^resize_inode", FAR + 300 * 32_768) else { return };
+    let smaller = FAR + 100 * 32_768 + 5000;
+    let done = resize(&*of_file(&path), smaller, NOW, &mut |_, _| {}).unwrap();
+    assert_eq!(done.after, smaller);
+    is_right("smaller", &path);
+}
+
 #[test]
 fn a_list_of_reserved_descriptors_does_not_reach_behind_block_2_32() {
     if !have("mke2fs") {

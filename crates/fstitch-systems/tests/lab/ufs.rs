@@ -5,7 +5,7 @@ use fstitch_crashlab::LabOptions;
 use fstitch_crashlab::medium::Image;
 use fstitch_systems::UfsSystem;
 
-use super::{WHOLE, lawful, run};
+use super::{WHOLE, half, lawful, run};
 
 const KINDS: [&str; 4] = ["ufs1", "ufs1be", "ufs2", "ufs2be"];
 
@@ -34,7 +34,7 @@ fn ufs_and_random_runs_on_every_kind_of_volume() {
 #[test]
 fn ufs_under_applications_and_on_full_volumes() {
     for family in ["writers", "postmark", "mail", "editor", "db", "brim", "inodes"] {
-        lawful("ufs2-soft", family, 2, 24);
+        lawful("ufs2-soft", family, half(2), 24);
     }
     lawful("ufs1-soft", "writers", 2, 24);
 }
