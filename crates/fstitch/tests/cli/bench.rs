@@ -119,8 +119,13 @@ fn a_report_takes_newer_tables() {
     let new = std::fs::read_to_string(&page).unwrap();
     assert!(new.contains("| 95 % |") && new.contains("Of a run of its own: "), "{new}");
     assert!(!new.contains("Older.") && new.ends_with("## The race\n\nStays.\n"), "{new}");
+    std::fs::write(&page, "# Benchmarks\n\n## The race\n").unwrap();
+    fstitch(&format!("bench --from {from} --update {page}")).ok();
+    let new = std::fs::read_to_string(&page).unwrap();
+    assert!(new.contains(&format!("### {title}\n")) && new.ends_with("\n## The race\n"), "{new}");
     std::fs::write(&page, "# Benchmarks\n").unwrap();
-    fstitch(&format!("bench --from {from} --update {page}")).refused(1, "the report has no table");
+    fstitch(&format!("bench --from {from} --update {page}"))
+        .refused(1, "this is no report of `fstitch bench");
     assert_eq!(std::fs::read_to_string(&page).unwrap(), "# Benchmarks\n", "nothing is written then");
 }
 
