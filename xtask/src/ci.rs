@@ -6,10 +6,10 @@ mod report;
 mod user;
 
 use std::fs::File;
-use std::io::{BufRead, BufReader, BufWriter, Read, Write};
+use std::io::{BufRead, BufReader, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -265,23 +265,10 @@ fn run_watched(
         command.current_dir(root);
     }
     let mut child = command.stdout(Stdio::piped()).spawn()?;
-    let lines = lines_of(child.stdout.take().context("the output was piped")?);
     let mut skipped = Vec::new();
     let mut failures = report::Failures::default();
-    let mut long = report::Long::default();
-    loop {
-        let line = match lines.recv_timeout(SILENCE_MAX) {
-            Ok(line) => line?,
-            Err(RecvTimeoutError::Disconnected) => break,
-            Err(RecvTimeoutError::Timeout) => {
-                child.kill()?;
-                child.wait()?;
-                log.flush()?;
-                bail!("{command:?} said nothing for {} minutes{long}", SILENCE_MAX.as_secs() / 60);
-            }
-        };
+    let read = for_each_line(&mut child, SILENCE_MAX, |line| {
         writeln!(log, "{line}")?;
-        long.take(&line);
         if shows(&line) {
             println!("{line}");
         }
@@ -289,8 +276,10 @@ fn run_watched(
         if line.starts_with("skipped:") {
             skipped.push(line);
         }
-    }
+        Ok(())
+    });
     log.flush()?;
+    read.with_context(|| format!("{command:?}"))?;
     let status = child.wait()?;
     if !status.success() {
         println!("-- what failed in the step `{name}` (all of it: {})\n{failures}", path.display());
@@ -300,18 +289,36 @@ fn run_watched(
 }
 
 /// How long a step may say nothing: what waits for ever is ended, and named, before the whole run is cut off from outside.
-const SILENCE_MAX: Duration = Duration::from_secs(15 * 60);
+const SILENCE_MAX: Duration = Duration::from_secs(30 * 60);
 
-/// The lines of an output, as they come.
-fn lines_of(output: impl Read + Send + 'static) -> Receiver<std::io::Result<String>> {
-    let (sender, receiver) = mpsc::channel();
+/// Hands on the lines that a program prints, and ends it when it says nothing for so long.
+fn for_each_line(
+    child: &mut Child,
+    silence: Duration,
+    mut each: impl FnMut(String) -> Result<()>,
+) -> Result<()> {
+    let output = child.stdout.take().context("the output was piped")?;
+    let (sender, lines) = mpsc::channel();
     std::thread::spawn(move || {
-        let lines = BufReader::new(output).split(b'\n');
-        let mut texts = lines.map(|line| line.map(|line| String::from_utf8_lossy(&line).into_owned()));
         // Nobody listens any more when the program was ended.
-        texts.try_for_each(|line| sender.send(line))
+        BufReader::new(output).split(b'\n').try_for_each(|line| sender.send(line))
     });
-    receiver
+    let mut long = report::Long::default();
+    loop {
+        match lines.recv_timeout(silence) {
+            Ok(line) => {
+                let line = String::from_utf8_lossy(&line?).into_owned();
+                long.take(&line);
+                each(line)?;
+            }
+            Err(RecvTimeoutError::Disconnected) => return Ok(()),
+            Err(RecvTimeoutError::Timeout) => {
+                child.kill()?;
+                child.wait()?;
+                bail!("it said nothing for {} s{long}", silence.as_secs());
+            }
+        }
+    }
 }
 
 /// On a machine that can run everything, a skipped test is a failure unless `.ci/allowed-skips` lists it.
@@ -349,7 +356,30 @@ fn can_mount() -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{our_mounts, unexpected_skips};
+    use std::process::{Command, Stdio};
+    use std::time::Duration;
+
+    use super::{for_each_line, our_mounts, unexpected_skips};
+
+    #[test]
+    fn what_says_nothing_any_more_is_ended_and_named() {
+        let mut said = Vec::new();
+        let mut run = |script: &str| {
+            let mut child =
+                Command::new("sh").args(["-c", script]).stdout(Stdio::piped()).spawn().expect("a shell");
+            let ended = for_each_line(&mut child, Duration::from_secs(2), |line| {
+                said.push(line);
+                Ok(())
+            });
+            child.wait().expect("it ends");
+            ended.map_err(|error| error.to_string())
+        };
+        assert_eq!(run("echo one"), Ok(()));
+        let waits = "test a::waits has been running for over 60 seconds";
+        let error = run(&format!("echo {waits}; exec sleep 1000")).expect_err("it waits");
+        assert_eq!(error, "it said nothing for 2 s; under way: a::waits");
+        assert_eq!(said, ["one", waits]);
+    }
 
     #[test]
     fn mounts_of_ours_are_told_from_others() {

@@ -78,7 +78,7 @@ pub struct Arguments {
     /// Write the report into this file (Markdown), plots and results into a directory beside it
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
-    /// Put the tables of this run into this file, an earlier report, in the place of those with the same titles or before its race
+    /// Put the tables of this run into this file, an earlier report, in the place of those with the same titles or behind the others
     #[arg(long, value_name = "FILE", conflicts_with = "report")]
     update: Option<PathBuf>,
     /// Write the ratios of the defaults between the marks `defaults` of this file, the project's README

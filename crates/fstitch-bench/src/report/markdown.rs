@@ -8,6 +8,10 @@ use crate::meter::{Device, Sample, seconds};
 use crate::results::{Place, Results, Table};
 use crate::workload::ALL;
 
+/// Begins what was raced, behind the goals.
+pub(super) const RACE: &str = "## The race\n";
+/// Begins the tables that no goal is about.
+pub(super) const PAPERS: &str = "## The papers' tables\n";
 /// With what the tables of the race compare.
 const BASE: Contender = Contender::Kernel(Kernel::Ext3Ordered);
 
@@ -52,13 +56,15 @@ pub fn report(results: &Results, beside: &str) -> String {
     for table in results.tables.iter().filter(|table| table.is_goal) {
         self::table(&mut out, table);
     }
-    out.push_str("## The race\n\nRatios are to the kernel's ext3 with `data=ordered`. Names: `fuse-` mounted through FUSE, `in-` in the \
+    out.push_str(RACE);
+    out.push_str("\nRatios are to the kernel's ext3 with `data=ordered`. Names: `fuse-` mounted through FUSE, `in-` in the \
          process that uses it; `fuse-memory` is a file system in memory behind the same front end. Bold: survives a power cut at \
          any moment.\n\n");
     for workload in ALL {
         race(&mut out, results, (workload.name, workload.about), beside);
     }
-    out.push_str("## The papers' tables\n\n");
+    out.push_str(PAPERS);
+    out.push('\n');
     for table in results.tables.iter().filter(|table| !table.is_goal) {
         self::table(&mut out, table);
     }

@@ -1,23 +1,20 @@
 //! Tables that were measured in a run of their own, in an earlier report.
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 
-use super::markdown;
+use super::markdown::{self, PAPERS, RACE};
 use crate::results::{Results, Table};
-
-/// What every report has, behind the tables that goals are about.
-const RACE: &str = "## The race\n";
 
 /// Whether tables can be put into a page: asked before they are measured, which takes long.
 ///
 /// # Errors
 /// If the page is no report.
 pub fn takes_tables(page: &str) -> Result<()> {
-    place(page).map(drop)
+    [true, false].into_iter().try_for_each(|is_goal| place(page, is_goal).map(drop))
 }
 
-/// An earlier report with the tables of these results in the place of those with the same titles, or before the race where it has none.
-/// Each says on which machine it was measured, because the rest of the page may be of another.
+/// An earlier report with the tables of these results in the place of those with the same titles, or behind the others of their kind
+/// where it has none. Each says on which machine it was measured, because the rest of the page may be of another.
 ///
 /// # Errors
 /// If there are no tables, or the page is no report.
@@ -48,23 +45,25 @@ fn split<'a>(page: &'a str, table: &Table) -> Result<(&'a str, &'a str)> {
         }
         at += line.len();
     }
-    let begin = match begin {
-        Some(begin) => return Ok((&page[..begin], "")),
-        None => place(page)?,
-    };
-    Ok(page.split_at(begin))
+    match begin {
+        Some(begin) => Ok((&page[..begin], "")),
+        None => Ok(page.split_at(place(page, table.is_goal)?)),
+    }
 }
 
-/// Where a table goes that a page does not have yet.
-fn place(page: &str) -> Result<usize> {
-    let mut at = 0;
-    for line in page.split_inclusive('\n') {
-        if line == RACE {
-            return Ok(at);
-        }
-        at += line.len();
-    }
-    bail!("no line `{}`: this is no report of `fstitch bench --report`", RACE.trim_end())
+/// Where a table goes that a page does not have yet: behind the goals, or behind the tables of the papers.
+fn place(page: &str, is_goal: bool) -> Result<usize> {
+    let section = |begins: &str| page.find(&format!("\n{begins}")).map(|before| before + 1);
+    let heading = if is_goal { RACE } else { PAPERS };
+    let at = section(heading).with_context(|| {
+        format!("no line `{}`: this is no report of `fstitch bench --report`", heading.trim_end())
+    })?;
+    let behind = at + heading.len();
+    Ok(if is_goal {
+        at
+    } else {
+        page[behind..].find("\n## ").map_or(page.len(), |before| behind + before + 1)
+    })
 }
 
 /// What a table says about itself, and where it was measured.
@@ -106,8 +105,10 @@ mod tests {
 
     fn page(tables: &[Table]) -> String {
         let mut page = "# Benchmarks\n\n## Goals\n\n".to_owned();
-        tables.iter().for_each(|table| markdown::table(&mut page, table));
-        page.push_str("## The race\n\n### one\n\nIt is raced.\n");
+        tables.iter().filter(|table| table.is_goal).for_each(|table| markdown::table(&mut page, table));
+        page.push_str(&format!("{RACE}\n### one\n\nIt is raced.\n\n{PAPERS}\n"));
+        tables.iter().filter(|table| !table.is_goal).for_each(|table| markdown::table(&mut page, table));
+        page.push_str("## Not measured\n\n- a thing\n");
         page
     }
 
@@ -128,12 +129,15 @@ mod tests {
     }
 
     #[test]
-    fn a_table_that_the_page_does_not_have_comes_before_the_race() {
-        let old = page(&[table("one table", "1")]);
-        let mut new = table("one tab", "2");
-        let put = with_tables(&old, &results(vec![new.clone()])).unwrap();
-        new.about = "About it. Of a run of its own: 2 x slow, Linux 7, scale `full`.".to_owned();
-        assert_eq!(put, page(&[table("one table", "1"), new]));
+    fn a_table_that_the_page_does_not_have_comes_behind_those_of_its_kind() {
+        let goal = Table { is_goal: true, ..table("a goal", "1") };
+        let old = [goal, table("one table", "1")];
+        for is_goal in [true, false] {
+            let mut new = Table { is_goal, ..table("one tab", "2") };
+            let put = with_tables(&page(&old), &results(vec![new.clone()])).unwrap();
+            new.about = "About it. Of a run of its own: 2 x slow, Linux 7, scale `full`.".to_owned();
+            assert_eq!(put, page(&[&old[..], &[new]].concat()));
+        }
     }
 
     #[test]

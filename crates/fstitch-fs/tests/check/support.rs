@@ -5,6 +5,7 @@ use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use fstitch_core::{BlockDevice, BlockNo, BlockRead, BlockWrite, Error, Geometry, IoOp, Result};
 
@@ -12,11 +13,13 @@ use fstitch_core::{BlockDevice, BlockNo, BlockRead, BlockWrite, Error, Geometry,
 pub struct Scratch(PathBuf);
 
 impl Scratch {
-    /// A new directory, in memory where the machine has such a place.
+    /// A new directory, in memory where the machine has such a place. Nobody else has it, whatever name others give.
     pub fn new(name: &str) -> Self {
+        static MADE: AtomicU32 = AtomicU32::new(0);
         let base = Path::new("/dev/shm");
         let base = if base.is_dir() { base.to_path_buf() } else { std::env::temp_dir() };
-        let path = base.join(format!("fstitch-{name}-{}", std::process::id()));
+        let number = MADE.fetch_add(1, Ordering::Relaxed);
+        let path = base.join(format!("fstitch-{name}-{}-{number}", std::process::id()));
         std::fs::create_dir_all(&path).expect("a scratch directory");
         Self(path)
     }

@@ -148,7 +148,7 @@ fn blocks_larger_than_a_page() {
     if !have("mke2fs") {
         return;
     }
-    let scratch = Scratch::new("ext4-large-blocks");
+    let scratch = Scratch::new("ext4-large");
     for (size, volume) in [("8192", "64M"), ("16384", "64M"), ("32768", "96M"), ("65536", "192M")] {
         let path = scratch.path("large.img");
         let file = path.to_str().unwrap();

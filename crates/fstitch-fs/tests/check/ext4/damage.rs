@@ -375,9 +375,7 @@ fn judge(scratch: &Scratch, healthy: &[u8], case: &Case) -> Result<Option<Orderi
 }
 
 fn check(shape_name: &str, cases: &[Case]) {
-    // Others use the same shape at the same time.
-    let first = cases[0].name.replace([' ', '\''], "-");
-    let scratch = Scratch::new(&format!("ext4-damage-{shape_name}-{first}"));
+    let scratch = Scratch::new(&format!("ext4-damage-{shape_name}"));
     let Some(healthy) = filled(&scratch, shape(shape_name)) else { return };
     let judged: Vec<_> = cases.iter().map(|case| judge(&scratch, &healthy, case)).collect();
     let count = |order| judged.iter().filter(|found| **found == Ok(Some(order))).count();
