@@ -12,7 +12,7 @@ use std::sync::Arc;
 use fstitch_core::num::{to_u64, to_usize};
 use fstitch_core::{Error, Le, Result, Structure};
 use rustc_hash::FxHashMap;
-use xxhash_rust::xxh3::xxh3_64_with_seed;
+use twox_hash::XxHash3_64;
 
 use crate::change::Change;
 use crate::inode::Inode;
@@ -175,7 +175,7 @@ impl Index {
 
 /// What stands for a name.
 pub(crate) fn number(name: &[u8], seed: u64) -> u64 {
-    xxh3_64_with_seed(name, seed)
+    XxHash3_64::oneshot_with_seed(seed, name)
 }
 
 /// An entry that was found.

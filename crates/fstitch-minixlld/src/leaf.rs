@@ -35,7 +35,7 @@ impl Named<'_> {
 
 /// The place of a name in the directories of a volume, from 1 to [`LEAF_LAST`].
 pub(crate) fn slot(name: &[u8], seed: u64) -> u64 {
-    (xxhash_rust::xxh3::xxh3_64_with_seed(name, seed) >> 10) + 1
+    (twox_hash::XxHash3_64::oneshot_with_seed(seed, name) >> 10) + 1
 }
 
 /// The key of a slot and a number.

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use fstitch_core::lock::Unpoisoned;
 use fstitch_core::num::{to_u64, to_usize};
 use fstitch_core::{BlockDevice, BlockNo, BlockRead, BlockWrite, Error, Geometry, IoOp, Result};
-use xxhash_rust::xxh3::xxh3_128_with_seed;
+use twox_hash::XxHash3_128;
 
 /// What ordinary disks write as a whole, in bytes; smaller blocks count as one piece.
 pub(crate) const SECTOR: usize = 512;
@@ -37,7 +37,7 @@ impl Bytes {
 
 /// The hash of the sector that starts at `offset` of a block.
 pub(crate) fn hash_sector(offset: usize, data: &[u8]) -> u128 {
-    xxh3_128_with_seed(data, to_u64(offset))
+    XxHash3_128::oneshot_with_seed(to_u64(offset), data)
 }
 
 /// The hash of a block, see [`Bytes::hash`].

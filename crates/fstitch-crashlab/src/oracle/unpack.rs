@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use fstitch_core::FileKind;
 use fstitch_core::num::to_u64;
-use xxhash_rust::xxh3::Xxh3;
+use twox_hash::xxhash3_128::Hasher;
 
 use super::tree::{CHUNK, Object, ObjectId, Tree};
 
@@ -18,13 +18,13 @@ impl Tree {
     /// A hash of everything that [`Tree::unpack`] would write.
     #[must_use]
     pub fn fingerprint(&self, top: ObjectId) -> u128 {
-        let mut hash = Xxh3::new();
+        let mut hash = Hasher::new();
         let mut numbers = BTreeMap::new();
         let mut open = vec![top];
         while let Some(id) = open.pop() {
             let next = numbers.len();
             let number = *numbers.entry(id).or_insert(next);
-            hash.update(&number.to_le_bytes());
+            hash.write(&number.to_le_bytes());
             if number == next
                 && let Some(object) = self.get(id)
             {
@@ -32,7 +32,7 @@ impl Tree {
                 open.extend(object.names.values());
             }
         }
-        hash.digest128()
+        hash.finish_128()
     }
 
     /// Writes what is below the directory `top` into the directory `to`, which must not exist: contents, modes, owners,
@@ -76,24 +76,24 @@ impl Tree {
 }
 
 /// The number of names and of chunks comes first, so that two sequences never hash alike.
-fn add_object(hash: &mut Xxh3, object: &Object) {
+fn add_object(hash: &mut Hasher, object: &Object) {
     let numbers =
         [u32::from(object.kind.mode_bits()), u32::from(object.perm), object.uid, object.gid, object.rdev];
-    numbers.iter().for_each(|number| hash.update(&number.to_le_bytes()));
-    hash.update(&object.size.to_le_bytes());
-    hash.update(&object.chunks.len().to_le_bytes());
+    numbers.iter().for_each(|number| hash.write(&number.to_le_bytes()));
+    hash.write(&object.size.to_le_bytes());
+    hash.write(&object.chunks.len().to_le_bytes());
     for (at, chunk) in &object.chunks {
-        hash.update(&at.to_le_bytes());
-        hash.update(chunk);
+        hash.write(&at.to_le_bytes());
+        hash.write(chunk);
     }
     add_bytes(hash, &object.target);
-    hash.update(&object.names.len().to_le_bytes());
+    hash.write(&object.names.len().to_le_bytes());
     object.names.keys().for_each(|name| add_bytes(hash, name));
 }
 
-fn add_bytes(hash: &mut Xxh3, bytes: &[u8]) {
-    hash.update(&bytes.len().to_le_bytes());
-    hash.update(bytes);
+fn add_bytes(hash: &mut Hasher, bytes: &[u8]) {
+    hash.write(&bytes.len().to_le_bytes());
+    hash.write(bytes);
 }
 
 fn unpack_file(object: &Object, to: &Path) -> io::Result<()> {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use fstitch_core::Seed;
 use fstitch_core::num::to_u64;
 use rustc_hash::FxHashSet;
-use xxhash_rust::xxh3::Xxh3;
+use twox_hash::xxhash3_128::Hasher;
 
 use super::judge::{Past, Serial};
 use super::plan::{Plan, Tried};
@@ -194,19 +194,19 @@ impl Prepared<'_> {
 
 /// Tells pasts apart: what happened to the medium, and what was done when.
 fn fingerprint(ran: &Ran) -> u128 {
-    let mut hash = Xxh3::new();
+    let mut hash = Hasher::new();
     for event in &ran.log.events {
         match event {
             Event::Write { block, data, .. } => {
-                hash.update(&block.to_le_bytes());
-                hash.update(data);
+                hash.write(&block.to_le_bytes());
+                hash.write(data);
             }
-            other => hash.update(format!("{other:?}").as_bytes()),
+            other => hash.write(format!("{other:?}").as_bytes()),
         }
     }
     for deed in &ran.deeds {
-        hash.update(deed.answer.as_bytes());
-        hash.update(deed.sync.as_ref().map_or(&[][..], |sync| &sync.contents));
+        hash.write(deed.answer.as_bytes());
+        hash.write(deed.sync.as_ref().map_or(&[][..], |sync| &sync.contents));
     }
-    hash.digest128()
+    hash.finish_128()
 }

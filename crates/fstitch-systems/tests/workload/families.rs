@@ -1,5 +1,6 @@
 //! Every family: its workloads do what their family is for, and keep their numbers.
 
+use std::hash::Hasher as _;
 use std::sync::Arc;
 
 use fstitch_core::Errno;
@@ -7,7 +8,7 @@ use fstitch_crashlab::workload::Family;
 use fstitch_crashlab::{Lab, LabOptions};
 use fstitch_systems::Ext2System;
 use fstitch_systems::workloads::{families, find};
-use xxhash_rust::xxh3::Xxh3;
+use twox_hash::XxHash3_64;
 
 use super::run_all;
 
@@ -147,12 +148,12 @@ fn refused_for_room(name: &str, count: u64) -> usize {
 
 /// A hash of the text of these workloads.
 fn hash(family: &dyn Family, indices: impl Iterator<Item = u64>) -> u64 {
-    let mut hash = Xxh3::new();
+    let mut hash = XxHash3_64::with_seed(0);
     for index in indices {
-        hash.update(family.get(index).unwrap().text().as_bytes());
-        hash.update(b"\n");
+        hash.write(family.get(index).unwrap().text().as_bytes());
+        hash.write(b"\n");
     }
-    hash.digest()
+    hash.finish()
 }
 
 /// A workload is found by its family's name.

@@ -6,7 +6,7 @@ pub mod record;
 pub mod root;
 
 use fstitch_core::{Le, Timestamp};
-use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
+use twox_hash::XxHash3_64;
 
 /// Bytes of a block.
 pub const BLOCK: usize = 4096;
@@ -52,7 +52,7 @@ pub const FIRST_INO: u64 = 16;
 /// A block's sum.
 #[must_use]
 pub fn sum(bytes: &[u8]) -> u64 {
-    xxh3_64(bytes)
+    XxHash3_64::oneshot(bytes)
 }
 
 /// Bits of a name's key.
@@ -61,7 +61,7 @@ pub const KEY_BITS: u32 = 62;
 /// A name's key in a volume, if no other name has it.
 #[must_use]
 pub fn name_key(name: &[u8], seed: u64) -> u64 {
-    xxh3_64_with_seed(name, seed) >> (64 - KEY_BITS)
+    XxHash3_64::oneshot_with_seed(seed, name) >> (64 - KEY_BITS)
 }
 
 /// The homes of the map: where each level begins.

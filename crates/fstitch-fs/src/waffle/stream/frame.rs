@@ -3,7 +3,7 @@
 use std::io::{ErrorKind, Read, Write};
 
 use fstitch_core::{Errno, Error, Le, Result, Structure, Timestamp};
-use xxhash_rust::xxh3::xxh3_64_with_seed;
+use twox_hash::XxHash3_64;
 
 use crate::waffle::layout::record::{Source, is_tree_name};
 use crate::waffle::layout::{BLOCK, NAME_MAX, put_time, time};
@@ -219,7 +219,7 @@ impl<'a> Writer<'a> {
 }
 
 fn sum(head: &[u8], bytes: &[u8], frames: u64) -> u64 {
-    xxh3_64_with_seed(bytes, xxh3_64_with_seed(head, frames))
+    XxHash3_64::oneshot_with_seed(XxHash3_64::oneshot_with_seed(frames, head), bytes)
 }
 
 /// Reads frames.
