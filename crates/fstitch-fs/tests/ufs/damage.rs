@@ -27,6 +27,13 @@ impl Image {
         }
     }
 
+    pub fn half(&self, at: usize) -> u16 {
+        match self.shape.order {
+            Order::Little => Le::u16(&self.bytes, at),
+            Order::Big => Be::u16(&self.bytes, at),
+        }
+    }
+
     pub fn put32(&mut self, at: usize, value: u32) {
         match self.shape.order {
             Order::Little => Le::put_u32(&mut self.bytes, at, value),
@@ -79,6 +86,12 @@ impl Image {
     /// The byte of an inode's length.
     pub fn size(&self, ino: u32) -> usize {
         self.inode(ino) + if self.is_two() { 16 } else { 8 }
+    }
+
+    /// The byte of the low word of what an inode counts as storage.
+    pub fn sectors(&self, ino: u32) -> usize {
+        let high_first = usize::from(self.is_two() && self.shape.order == Order::Big) * 4;
+        self.inode(ino) + if self.is_two() { 24 + high_first } else { 104 }
     }
 
     /// The byte of the low word of an inode's pointer `slot`.

@@ -1,5 +1,8 @@
 //! One damage at a time: what it is called, its class, and what is left of the tree when it is mended.
 
+mod kinds;
+mod places;
+
 use fstitch_core::{Error, FindingClass, RepairMode};
 
 use super::damage::{Image, ino};
@@ -34,6 +37,28 @@ fn group_word(image: &Image, no: u32, at: usize) -> usize {
 fn map(image: &Image, at: usize) -> usize {
     let group = image.group(0);
     group + usize::try_from(image.word(group + at)).unwrap()
+}
+
+/// Changes a number of the superblock at byte `at` that has 4 bytes at byte `old` in UFS1, and 8 in UFS2.
+fn change(image: &mut Image, at: usize, (old, new): (usize, usize), by: impl Fn(u64) -> u64) {
+    if image.is_two() {
+        let value = by(image.long(at + new));
+        image.put64(at + new, value);
+    } else {
+        let value = by(image.word(at + old).into());
+        image.put32(at + old, u32::try_from(value).unwrap());
+    }
+}
+
+/// Where the length of a volume is, the number of fragments for contents, and the place of all groups' counts.
+const SIZE: (usize, usize) = (36, 1080);
+const CONTENTS: (usize, usize) = (40, 1088);
+const COUNTS: (usize, usize) = (152, 1096);
+
+/// The byte of a group's copy of the superblock.
+fn copy(image: &Image, group: u32) -> usize {
+    let first = image.shape.group_start(group) + u64::from(image.shape.parts[0]);
+    usize::try_from(first).unwrap() * image.shape.fragment_len()
 }
 
 const PLANTS: &[(&str, FindingClass, After, Plant)] = &[
@@ -189,9 +214,43 @@ const PLANTS: &[(&str, FindingClass, After, Plant)] = &[
         image.put64(at, 5);
     }),
     ("superblock-copy", Corrupt, Same, |image| {
-        let first = image.shape.group_start(image.shape.groups - 1) + u64::from(image.shape.parts[0]);
-        let at = usize::try_from(first).unwrap() * image.shape.fragment_len();
+        let at = copy(image, image.shape.groups - 1);
         image.put32(at + 184, 1);
+    }),
+    ("superblock-field", Corrupt, Same, |image| {
+        let at = image.superblock(0);
+        change(image, at, SIZE, |size| size - 1);
+    }),
+    ("superblock-field", Corrupt, Same, |image| {
+        let at = image.superblock(0);
+        change(image, at, SIZE, |size| size - 160);
+    }),
+    // The last group has not even room for its metadata.
+    ("superblock-field", Corrupt, Same, |image| {
+        let (at, least) = (image.superblock(0), image.shape.group_start(image.shape.groups - 1) + 9);
+        change(image, at, SIZE, |_| least);
+    }),
+    ("superblock-field", Corrupt, Same, |image| {
+        let at = image.superblock(0);
+        change(image, at, CONTENTS, |count| count ^ 16);
+    }),
+    ("superblock-field", Corrupt, Same, |image| {
+        let at = image.superblock(0);
+        change(image, at, COUNTS, |place| place + 1);
+    }),
+    ("superblock-field", Corrupt, Same, |image| {
+        let at = image.superblock(0);
+        change(image, at, COUNTS, |place| place | 1 << 30);
+    }),
+    // What all copies say is wrong where the volume says otherwise.
+    ("superblock-copy", Corrupt, Same, |image| {
+        for group in 0..image.shape.groups {
+            let at = copy(image, group);
+            if at != image.superblock(0) {
+                change(image, at, SIZE, |size| size - 160);
+                change(image, at, COUNTS, |place| place + 1);
+            }
+        }
     }),
     // The group's own block reaches into its inodes.
     ("superblock-damaged", Corrupt, Same, |image| {

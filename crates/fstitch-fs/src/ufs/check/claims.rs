@@ -1,6 +1,7 @@
 //! Which fragments an inode has, and what becomes of those that another one has as well.
 
 use fstitch_core::{BlockKind, FindingClass, Result};
+use rustc_hash::FxHashSet;
 
 use super::groups;
 use super::raw::RawInode;
@@ -13,6 +14,9 @@ use crate::ufs::layout::inode::flag;
 const SNAPSHOT_MARKS: u64 = 2;
 /// Claims of what was claimed before that one run keeps in mind; the next one finds the others.
 const SHARED_MAX: usize = 1 << 20;
+
+/// Of so many words that can be pointers in a block of them one may be none.
+const WRONG_PER: usize = 8;
 
 /// What one inode's pointers came to.
 #[derive(Default)]
@@ -93,8 +97,9 @@ fn judge(
     }
     claims.shared += 1;
     claims.example = start;
-    if state.shared.len() < SHARED_MAX {
-        state.shared.push(Shared { ino, slot, start, count, is_map: pointer.level > 0 });
+    // Blocks of pointers have twice that: what they lead to must be known before there is room for copies.
+    if state.shared.len() < SHARED_MAX * if pointer.level > 0 { 2 } else { 1 } {
+        state.shared.push(Shared { ino, slot, start, count, level: pointer.level });
     }
     // What is another's, or was met before, is not followed: so this ends.
     Verdict::Skip
@@ -125,19 +130,53 @@ fn report(state: &mut State, ino: u32, claims: &Claims) {
     }
 }
 
-/// Gives each who claims what another has a copy of it; blocks of pointers, and those for which there is no room, are taken from who
-/// came later.
+/// Gives each who claims what another has a copy of it. A block of pointers is followed in the next run, and copied once in a run; what
+/// is used as one and holds none, and what there is no room for, is taken from who came later.
 pub(super) fn settle_shared(volume: &Volume<'_>, state: &mut State) -> Result<()> {
     if !state.mends(FindingClass::Corrupt) {
         return Ok(());
     }
-    for shared in std::mem::take(&mut state.shared) {
-        let room = if shared.is_map { None } else { allocate(volume, state, shared.count)? };
+    let mut all = std::mem::take(&mut state.shared);
+    // What they lead to must not become room, and they need it more than contents do.
+    all.sort_by_key(|shared| shared.level == 0);
+    let mut maps = FxHashSet::default();
+    for shared in all.iter().filter(|shared| shared.level > 0) {
+        if !maps.contains(&shared.start) && holds_pointers(volume, shared.start)? {
+            maps.insert(shared.start);
+            reserve(volume, state, (shared.start, shared.level))?;
+        }
+    }
+    for shared in all {
+        let is_copied = shared.level == 0 || maps.remove(&shared.start);
+        let room = if is_copied { allocate(volume, state, shared.count)? } else { None };
         if let Some(at) = room {
             let bytes = volume.read(shared.start, shared.count, BlockKind::Data)?;
             volume.write(at, BlockKind::Data, &bytes)?;
         }
         put(volume, shared.ino, shared.slot, room.unwrap_or(0))?;
+    }
+    Ok(())
+}
+
+/// Whether nearly all that is in a block can be pointers.
+fn holds_pointers(volume: &Volume<'_>, start: u64) -> Result<bool> {
+    let bytes = volume.read(start, volume.per_block(), BlockKind::Indirect)?;
+    let used = (0..volume.pointers()).map(|index| volume.pointer(&bytes, index)).filter(|&to| to != 0);
+    let (valid, wrong): (Vec<u64>, Vec<u64>) = used.partition(|&to| volume.is_valid(to, volume.per_block()));
+    Ok(!valid.is_empty() && wrong.len() * WRONG_PER <= valid.len())
+}
+
+/// Claims what is behind a block of pointers, as far as nobody has.
+fn reserve(volume: &Volume<'_>, state: &mut State, (at, level): (u64, u32)) -> Result<()> {
+    let bytes = volume.read(at, volume.per_block(), BlockKind::Indirect)?;
+    // Recursion is at most three levels deep.
+    for index in 0..volume.pointers() {
+        let next = volume.pointer(&bytes, index);
+        let is_new =
+            volume.is_valid(next, volume.per_block()) && state.claimed.set_run(next, volume.per_block());
+        if is_new && level > 1 {
+            reserve(volume, state, (next, level - 1))?;
+        }
     }
     Ok(())
 }

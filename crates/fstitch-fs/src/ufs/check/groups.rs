@@ -123,6 +123,14 @@ pub(super) fn take_inode(volume: &Volume<'_>, ino: u32) -> Result<()> {
     write(volume, group, &bytes)
 }
 
+/// Whether its group's bitmap says that an inode is in use, or is none that could say so.
+pub(super) fn is_inode_taken(volume: &Volume<'_>, ino: u32) -> Result<bool> {
+    let Some(layout) = Layout::of(volume) else { return Ok(true) };
+    let (group, no) = (ino / volume.shape.group_inodes, ino % volume.shape.group_inodes);
+    let bytes = read(volume, group)?;
+    Ok(!is_group(volume, group, &bytes) || bit(&bytes[layout.inodes..], to_usize(no)))
+}
+
 /// Fragments of a group.
 pub(super) fn fragments(volume: &Volume<'_>, group: u32) -> u32 {
     let rest = volume.shape.fragments - volume.group_first(group);
@@ -131,8 +139,13 @@ pub(super) fn fragments(volume: &Volume<'_>, group: u32) -> u32 {
 
 /// Whether `bytes` begin as the block of a group.
 pub(super) fn is_group(volume: &Volume<'_>, group: u32, bytes: &[u8]) -> bool {
+    is_numbered(volume, group, bytes) && volume.order().u32(bytes, at::FRAGMENTS) == fragments(volume, group)
+}
+
+/// The same, however many fragments it says that it has.
+pub(super) fn is_numbered(volume: &Volume<'_>, group: u32, bytes: &[u8]) -> bool {
     let word = |at| volume.order().u32(bytes, at);
-    word(at::MAGIC) == MAGIC && word(at::NUMBER) == group && word(at::FRAGMENTS) == fragments(volume, group)
+    word(at::MAGIC) == MAGIC && word(at::NUMBER) == group
 }
 
 /// How many inodes of a group were ever written: what it says, unless its own bitmap or its table says otherwise.

@@ -4,29 +4,27 @@ use fstitch_core::num::{to_u64, to_usize};
 use fstitch_core::{BlockKind, FileKind, Result};
 
 use super::chunk;
-use super::raw::{DIRECTORY_MODE, REGULAR_MODE, RawInode, SLOTS};
+use super::raw::{RawInode, SLOTS};
 use super::volume::Volume;
 use crate::ufs::layout::dirent::CHUNK;
 use crate::ufs::layout::inode::DIRECT;
 
-/// The mode of what [`kind`] finds, without permissions.
-pub(super) const fn mode_of(kind: FileKind) -> u16 {
-    match kind {
-        FileKind::Directory => DIRECTORY_MODE,
-        _ => REGULAR_MODE,
-    }
-}
-
 /// A directory, if its first block begins as that of this directory; a file, if all of its pointers can be one's.
 pub(super) fn kind(volume: &Volume<'_>, ino: u32, inode: &RawInode) -> Result<Option<FileKind>> {
-    let first = inode.slot(0);
-    if volume.is_valid(first, 1) {
-        let bytes = volume.read(first, 1, BlockKind::Directory)?;
-        if chunk::begins_directory(&bytes[..CHUNK], ino, volume.manner()) {
-            return Ok(Some(FileKind::Directory));
-        }
+    if begins(volume, ino, inode)? {
+        return Ok(Some(FileKind::Directory));
     }
     Ok(is_file(volume, inode).then_some(FileKind::Regular))
+}
+
+/// Whether the first block begins as that of this directory.
+pub(super) fn begins(volume: &Volume<'_>, ino: u32, inode: &RawInode) -> Result<bool> {
+    let first = inode.slot(0);
+    if !volume.is_valid(first, 1) {
+        return Ok(false);
+    }
+    let bytes = volume.read(first, 1, BlockKind::Directory)?;
+    Ok(chunk::begins_directory(&bytes[..CHUNK], ino, volume.manner()))
 }
 
 /// Whether what a directory's first block holds may be a directory's: it begins as one, or at least half of it could be in one.
@@ -44,7 +42,8 @@ pub(super) fn may_be_directory(volume: &Volume<'_>, inode: &RawInode) -> Result<
     Ok(chunk::has_dots(&bytes[..CHUNK], manner) || sound * 2 >= all.max(1))
 }
 
-fn is_file(volume: &Volume<'_>, inode: &RawInode) -> bool {
+/// Whether all pointers can be those of a file of this length.
+pub(super) fn is_file(volume: &Volume<'_>, inode: &RawInode) -> bool {
     let size = inode.size();
     if size == 0 || size > volume.shape.size_max() {
         return false;

@@ -6,8 +6,10 @@ use fstitch_core::num::{to_u64, to_usize};
 use fstitch_core::{BlockKind, FileKind, FindingClass, Result};
 
 use super::claims::claim;
-use super::raw::{EXTRA_SLOTS, KIND_MASK, RawInode};
+use super::kinds::{self, Said};
+use super::raw::{EXTRA_SLOTS, RawInode};
 use super::state::State;
+use super::targets::{self, TARGET_MAX};
 use super::volume::Volume;
 use super::{guess, walk};
 use crate::ufs::hashes;
@@ -17,8 +19,6 @@ use crate::ufs::layout::superblock::ROOT_INO;
 
 /// The longest directory, in bytes.
 const DIRECTORY_MAX: u64 = 0x7fff_ffff;
-/// The longest target of a symbolic link, in bytes: that of a path.
-const TARGET_MAX: u64 = 1023;
 
 /// An inode that is being looked at.
 struct Look<'v, 'd> {
@@ -42,46 +42,83 @@ pub(super) fn scan_group(volume: &Volume<'_>, state: &mut State, group: u32) -> 
         let count = per_block.min(initialised - first);
         for (ino, bytes) in (base..base + count).zip(bytes.chunks(len)) {
             let is_untouched = bytes.iter().all(|&byte| byte == 0);
-            if ino >= ROOT_INO && !is_untouched {
-                let inode = RawInode::new(bytes.to_vec(), shape);
-                let mut look = Look { volume, ino, inode, changed: false };
-                if volume.hashes_inodes() && !hashes::is_inode_right(shape.order, bytes) {
-                    let text = format!("the check hash of inode {ino} does not match");
-                    look.changed = state.corrupt("inode-hash", text);
-                }
-                look.judge(state)?;
+            if ino < ROOT_INO || is_untouched {
+                continue;
+            }
+            let inode = RawInode::new(bytes.to_vec(), shape);
+            if kinds::is_in_doubt(volume, ino, &inode)? {
+                state.doubts.push(ino);
+            } else {
+                Look::new(volume, state, ino, inode).judge(state)?;
             }
         }
     }
     Ok(())
 }
 
-impl Look<'_, '_> {
-    fn judge(mut self, state: &mut State) -> Result<()> {
-        if self.inode.mode() & KIND_MASK == 0 {
-            return self.judge_free(state);
+/// Looks at the inodes whose mode is in doubt, when all others are known: those last that have no kind.
+pub(super) fn judge_doubts(volume: &Volume<'_>, state: &mut State) -> Result<()> {
+    let doubts = std::mem::take(&mut state.doubts);
+    if doubts.is_empty() {
+        return Ok(());
+    }
+    let names = kinds::names(volume, state, &doubts)?;
+    for is_last in [false, true] {
+        for (&ino, &said) in &names {
+            let inode = volume.read_inode(ino)?;
+            if kinds::is_nobodys(&inode) == is_last {
+                Look::new(volume, state, ino, inode).judge_doubt(state, said)?;
+            }
         }
-        if let Some(kind) = self.settle_kind(state)? {
-            let has_blocks = match kind {
-                FileKind::Regular => true,
-                FileKind::Directory => true,
-                FileKind::Symlink => !self.is_target_inside(),
-                _ => false,
-            };
-            if has_blocks {
-                self.settle_size(state, kind)?;
+    }
+    Ok(())
+}
+
+impl<'v, 'd> Look<'v, 'd> {
+    fn new(volume: &'v Volume<'d>, state: &mut State, ino: u32, inode: RawInode) -> Self {
+        let is_wrong = volume.hashes_inodes() && !hashes::is_inode_right(volume.order(), &inode.bytes);
+        let text = || format!("the check hash of inode {ino} does not match");
+        let changed = is_wrong && state.corrupt("inode-hash", text());
+        Self { volume, ino, inode, changed }
+    }
+
+    fn judge(self, state: &mut State) -> Result<()> {
+        match self.inode.kind() {
+            Some(kind) => self.judge_kind(state, kind),
+            None => self.judge_free(state),
+        }
+    }
+
+    fn judge_doubt(mut self, state: &mut State, said: Said) -> Result<()> {
+        match self.settle_kind(state, said)? {
+            Some(kind) => self.judge_kind(state, kind),
+            None => self.judge_free(state),
+        }
+    }
+
+    fn judge_kind(mut self, state: &mut State, kind: FileKind) -> Result<()> {
+        let has_blocks = match kind {
+            FileKind::Regular => true,
+            FileKind::Directory => true,
+            FileKind::Symlink => {
+                self.settle_target(state)?;
+                !targets::is_inside(self.volume, &self.inode)
             }
-            // A target may have been put there now.
-            let is_inside = kind == FileKind::Symlink && self.is_target_inside();
-            if is_inside {
-                self.settle_target(state);
-            }
-            self.settle_extra(state);
-            self.settle_claims(state, has_blocks && !is_inside)?;
-            state.use_inode(self.ino, kind, self.inode.links());
-            if kind == FileKind::Directory && self.inode.size() == 0 {
-                state.set_empty(self.ino);
-            }
+            _ => false,
+        };
+        if has_blocks {
+            self.settle_size(state, kind)?;
+        }
+        // A target may be there now that was none.
+        let is_inside = kind == FileKind::Symlink && targets::is_inside(self.volume, &self.inode);
+        if is_inside {
+            self.settle_behind_target(state);
+        }
+        self.settle_extra(state);
+        self.settle_claims(state, has_blocks && !is_inside)?;
+        state.use_inode(self.ino, kind, self.inode.links());
+        if kind == FileKind::Directory && self.inode.size() == 0 {
+            state.set_empty(self.ino);
         }
         if self.changed {
             self.volume.write_inode(self.ino, &self.inode)?;
@@ -94,66 +131,80 @@ impl Look<'_, '_> {
         let text = format!("inode {} is nobody's, but something is in it", self.ino);
         if !self.inode.is_blank() && state.corrupt("inode-partial", text) {
             self.inode.clear();
+            self.changed = true;
+        }
+        if self.changed {
             self.volume.write_inode(self.ino, &self.inode)?;
         }
         Ok(())
     }
 
-    /// What it is; `None` if that is nothing that could be kept.
-    fn settle_kind(&mut self, state: &mut State) -> Result<Option<FileKind>> {
-        let kind = self.inode.kind();
-        let odd = match kind {
-            None => true,
-            Some(FileKind::Fifo | FileKind::Socket) => self.inode.size() != 0 || self.inode.has_slots_from(0),
-            Some(FileKind::CharDevice | FileKind::BlockDevice) => {
-                self.inode.size() != 0 || self.inode.has_slots_from(1) || self.inode.is_no_device()
-            }
-            Some(FileKind::Directory) => !guess::may_be_directory(self.volume, &self.inode)?,
-            Some(_) => false,
-        };
-        if !odd {
+    /// What an inode in doubt is; `None` if that is nothing that could be kept.
+    fn settle_kind(&mut self, state: &mut State, said: Said) -> Result<Option<FileKind>> {
+        let (volume, ino, kind) = (self.volume, self.ino, self.inode.kind());
+        let is_odd = kinds::is_odd(volume, &self.inode, kind)?;
+        let wanted = self.witnessed(state, said, is_odd)?;
+        if wanted == kind && !is_odd || wanted.is_none() && kinds::is_nobodys(&self.inode) {
             return Ok(kind);
         }
-        let (ino, mode) = (self.ino, self.inode.mode());
-        let guessed = guess::kind(self.volume, ino, &self.inode)?;
-        let is_device = matches!(kind, Some(FileKind::CharDevice | FileKind::BlockDevice));
-        let keeps = guessed.is_some() || !(kind.is_none() || is_device && self.inode.is_no_device());
-        let what = guessed
-            .map_or("nothing", |kind| if kind == FileKind::Directory { "a directory" } else { "a file" });
-        self.changed |=
-            state.corrupt("inode", format!("inode {ino}: mode {mode:#o}, with the contents of {what}"));
-        if !keeps {
-            self.inode.clear();
-            return Ok(None);
-        }
-        match guessed {
-            None if kind == Some(FileKind::Directory) => {}
-            Some(guessed) => self.inode.set_mode(mode & !KIND_MASK | guess::mode_of(guessed)),
-            None => {
+        let what = wanted.map_or("nothing", kinds::called);
+        let text = format!("inode {ino}: mode {:#o}, with the contents of {what}", self.inode.mode());
+        self.changed |= state.corrupt("inode", text);
+        match wanted {
+            None => self.inode.clear(),
+            Some(wanted) if Some(wanted) != kind => self.inode.set_kind(wanted),
+            Some(FileKind::Directory) => {}
+            Some(wanted) => {
+                let is_device = matches!(wanted, FileKind::CharDevice | FileKind::BlockDevice);
                 self.inode.set_size(0);
                 self.inode.clear_slots_from(usize::from(is_device));
             }
         }
-        Ok(self.inode.kind())
+        Ok(wanted)
     }
 
-    /// Whether the target of this symbolic link is in the inode.
-    fn is_target_inside(&self) -> bool {
-        match self.volume.shape.symlink_inside {
-            0 => self.inode.sectors() == 0,
-            most => self.inode.size() < u64::from(most),
+    /// What it is by its names, its contents and its mode: two of them, where they differ.
+    fn witnessed(&self, state: &State, said: Said, is_odd: bool) -> Result<Option<FileKind>> {
+        let (volume, ino, inode, kind) = (self.volume, self.ino, &self.inode, self.inode.kind());
+        let named = match said {
+            Said::Kind(named) if Some(named) != kind => Some(named),
+            Said::Kind(_) if !is_odd => return Ok(kind),
+            _ => None,
+        };
+        if let Some(named) = named
+            && kinds::fits(volume, ino, inode, named)?
+        {
+            return Ok(Some(named));
         }
+        // What was left behind by a file that is gone may be others' now.
+        let is_left =
+            kinds::is_nobodys(inode) && said == Said::Nameless && !kinds::is_unclaimed(volume, state, inode);
+        let guessed = guess::kind(volume, ino, inode)?.filter(|_| !is_left);
+        if guessed.is_some() {
+            return Ok(guessed);
+        }
+        let may_be_link = matches!(kind, None | Some(FileKind::Regular));
+        if may_be_link && targets::is_target(volume, inode)? {
+            return Ok(Some(FileKind::Symlink));
+        }
+        let is_device = matches!(kind, Some(FileKind::CharDevice | FileKind::BlockDevice));
+        if kind.is_some() && !(is_device && inode.is_no_device()) {
+            return Ok(kind);
+        }
+        // Nothing that has a name is cleared: a file keeps what can be kept.
+        Ok(Some(FileKind::Regular).filter(|_| said != Said::Nameless))
     }
 
     /// The length against the blocks that there are: a file does not end with a hole.
     fn settle_size(&mut self, state: &mut State, kind: FileKind) -> Result<()> {
-        let (volume, ino, size) = (self.volume, self.ino, self.inode.size());
+        let (volume, ino) = (self.volume, self.ino);
         let is_directory = kind == FileKind::Directory;
         // What the superblock says of that was judged before, and may be wrong.
         let most = if is_directory { DIRECTORY_MAX } else { volume.shape.longest() };
-        if kind == FileKind::Symlink && size > TARGET_MAX {
-            return self.settle_long_target(state);
+        if kind != FileKind::Symlink {
+            self.settle_short(state, most)?;
         }
+        let size = self.inode.size();
         if size == 0 || size <= most && self.inode.flags() & flag::SNAPSHOT != 0 {
             return Ok(());
         }
@@ -178,6 +229,24 @@ impl Look<'_, '_> {
         Ok(())
     }
 
+    /// Pointers in the inode behind its end: length and pointers are changed by one write, so one of them was damaged. Unless as much is
+    /// stored as the length says, that is it.
+    fn settle_short(&mut self, state: &mut State, most: u64) -> Result<()> {
+        let (volume, ino, size) = (self.volume, self.ino, self.inode.size());
+        if self.inode.flags() & flag::SNAPSHOT != 0 || !walk::goes_beyond(volume, &self.inode) {
+            return Ok(());
+        }
+        let stored = walk::stored(volume, &self.inode)? * volume.sectors_per_fragment();
+        let last = if stored == self.inode.sectors() { None } else { walk::last(volume, &self.inode)? };
+        let end = last.map_or(0, |last| self.end_of(last).min(most));
+        if end > size {
+            let text = format!("inode {ino} has {size} bytes, and blocks for {end}");
+            self.changed |= state.corrupt("inode-size", text);
+            self.inode.set_size(end);
+        }
+        Ok(())
+    }
+
     fn cut(&mut self, state: &mut State, (size, end): (u64, u64), is_possible: bool) {
         if size == end {
             return;
@@ -198,7 +267,7 @@ impl Look<'_, '_> {
             return (last + 1) * volume.block();
         };
         let whole = to_u64((0..slot).filter(|&slot| self.inode.slot(slot) != 0).count()) * volume.per_block();
-        let extra = u64::from(self.inode.extra_size()).div_ceil(volume.fragment());
+        let extra = walk::extra_fragments(volume, &self.inode);
         let stored = self.inode.sectors() / volume.sectors_per_fragment();
         let tail = stored.saturating_sub(whole + extra);
         let room = volume.per_block() - self.inode.slot(slot) % volume.per_block();
@@ -206,26 +275,35 @@ impl Look<'_, '_> {
         last * volume.block() + tail * volume.fragment()
     }
 
-    /// A target that is longer than any path: it ends where it does.
-    fn settle_long_target(&mut self, state: &mut State) -> Result<()> {
+    /// The length of a target: up to the zero behind it, and of one in the inode no less.
+    fn settle_target(&mut self, state: &mut State) -> Result<()> {
         let (volume, ino, size) = (self.volume, self.ino, self.inode.size());
-        self.changed |= state.corrupt("symlink", format!("symbolic link {ino} has {size} bytes"));
-        let start = self.inode.slot(0);
-        let count = (TARGET_MAX + 1).div_ceil(volume.fragment());
-        let bytes = match volume.is_valid(start, count) {
-            true => volume.read(start, count, BlockKind::Attribute)?,
-            false => Vec::new(),
-        };
-        let end = bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len()).min(to_usize(TARGET_MAX));
-        self.inode.set_size(to_u64(end));
-        if to_u64(end) < u64::from(volume.shape.symlink_inside) {
-            self.inode.put_target(&bytes[..end]);
+        let (is_sound, is_inside) =
+            (targets::is_target(volume, &self.inode)?, targets::is_inside(volume, &self.inode));
+        if is_sound && !is_inside {
+            return Ok(());
+        }
+        let text = targets::text(volume, &self.inode)?;
+        let len = to_u64(text.len());
+        let goes_on = is_inside && len > size;
+        if is_sound && !goes_on || text.is_empty() && size <= TARGET_MAX {
+            return Ok(());
+        }
+        let has_moved = targets::is_stored(volume, &self.inode) && len < volume.shape.symlink_inside.into();
+        if len == size && !has_moved {
+            return Ok(());
+        }
+        self.changed |=
+            state.corrupt("symlink", format!("symbolic link {ino} has {size} bytes, {len} found"));
+        self.inode.set_size(len);
+        if has_moved {
+            self.inode.put_target(&text);
         }
         Ok(())
     }
 
     /// Behind a target in the inode is nothing.
-    fn settle_target(&mut self, state: &mut State) {
+    fn settle_behind_target(&mut self, state: &mut State) {
         let pointer = u64::from(self.volume.shape.version.pointer_size());
         let used = to_usize(self.inode.size().div_ceil(pointer));
         if self.inode.has_slots_from(used) {

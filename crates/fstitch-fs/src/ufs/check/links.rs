@@ -4,7 +4,7 @@ use fstitch_core::{FileKind, Result};
 
 use super::connect::{Tops, counted, links_of};
 use super::lost::{named_in, reconnect};
-use super::state::State;
+use super::state::{Mending, State};
 use super::volume::Volume;
 use crate::ufs::layout::superblock::ROOT_INO;
 
@@ -80,13 +80,22 @@ fn judge_nameless(volume: &Volume<'_>, state: &mut State, ino: u32, kept: &Tops)
     volume.write_inode(ino, &inode)
 }
 
-/// Whether an inode without a name goes to lost+found: it holds something, and had a name or was to get one.
+/// Whether an inode without a name goes to lost+found: it had a name or was to get one, and holds something. Where there is damage a
+/// name may have been lost with no crash, so that all do.
 fn keeps(volume: &Volume<'_>, state: &State, ino: u32) -> Result<bool> {
-    if state.is_dir(ino) {
+    let inode = volume.read_inode(ino)?;
+    let is_dir = state.is_dir(ino);
+    // A name of a directory without length would be removed again.
+    if is_dir && state.is_empty(ino) {
+        return Ok(false);
+    }
+    if inode.links() > 0 && (state.mending == Mending::Everything || inode.extra_size() > 0) {
+        return Ok(true);
+    }
+    if is_dir {
         // What has a name elsewhere is not lost with this one.
         return Ok(named_in(volume, state, ino)?.into_iter().any(|child| !state.is_named(child)));
     }
-    let inode = volume.read_inode(ino)?;
     let holds = matches!(inode.kind(), Some(FileKind::Regular | FileKind::Symlink)) && inode.size() > 0;
     Ok(holds && inode.links() > 0)
 }

@@ -4,8 +4,8 @@
 //! wrong. *Corrupt* is everything else.
 //!
 //! ```text
-//!   pass 0  supers    superblock and its copies
-//!   pass 1  inodes    every inode, every fragment that it claims          guess, claims, walk
+//!   pass 0  supers    superblock and its copies                            copies
+//!   pass 1  inodes    every inode, every fragment that it claims          kinds, guess, targets, claims, walk
 //!   pass 2  dirs      every name, from the root on                        chunk
 //!   pass 3  connect   where directories belong
 //!   pass 4  links     link counts, inodes without a name                  lost
@@ -34,10 +34,12 @@
 mod chunk;
 mod claims;
 mod connect;
+mod copies;
 mod dirs;
 mod groups;
 mod guess;
 mod inodes;
+mod kinds;
 mod links;
 mod lost;
 mod maps;
@@ -47,6 +49,7 @@ mod run;
 mod source;
 mod state;
 mod supers;
+mod targets;
 mod volume;
 mod walk;
 

@@ -13,8 +13,6 @@ pub(super) const SLOTS: usize = DIRECT + INDIRECT;
 pub(super) const KIND_MASK: u16 = 0o170_000;
 /// The mode of a directory, without permissions.
 pub(super) const DIRECTORY_MODE: u16 = 0o040_000;
-/// The mode of a regular file, without permissions.
-pub(super) const REGULAR_MODE: u16 = 0o100_000;
 
 const MODE_AT: usize = 0;
 const LINKS_AT: usize = 2;
@@ -102,6 +100,16 @@ impl RawInode {
         self.order.put_u16(&mut self.bytes, MODE_AT, mode);
     }
 
+    /// Makes it one of this kind. Permissions stay; if there are none, and no kind, the owner gets them.
+    pub(super) fn set_kind(&mut self, kind: FileKind) {
+        let perm = match (self.mode(), kind) {
+            (0, FileKind::Directory) => 0o700,
+            (0, _) => 0o600,
+            (mode, _) => mode & !KIND_MASK,
+        };
+        self.set_mode(kind.mode_bits() | perm);
+    }
+
     /// What it is; `None` for a mode that nothing has.
     pub(super) fn kind(&self) -> Option<FileKind> {
         FileKind::from_mode(self.mode())
@@ -164,6 +172,12 @@ impl RawInode {
     }
 
     /// The bytes of the pointers, where the target of a short symbolic link is.
+    pub(super) fn target_room(&self) -> &[u8] {
+        let at = self.places().pointers;
+        &self.bytes[at..at + SLOTS * to_usize(self.version.pointer_size())]
+    }
+
+    /// Writes the target of a short symbolic link.
     pub(super) fn put_target(&mut self, target: &[u8]) {
         self.clear_slots_from(0);
         let at = self.places().pointers;

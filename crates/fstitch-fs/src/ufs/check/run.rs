@@ -5,7 +5,7 @@ use fstitch_core::{CheckReport, FindingClass, Result, Timestamp};
 use super::groups::{self, Layout};
 use super::state::{Mending, State};
 use super::volume::Volume;
-use super::{claims, connect, dirs, inodes, links, maps, supers};
+use super::{claims, connect, copies, dirs, inodes, links, maps, supers};
 
 /// How to run.
 pub(super) struct Run {
@@ -25,12 +25,14 @@ pub(super) fn hopeless(problem: impl Into<String>) -> CheckReport {
 impl Run {
     /// All passes, up to the first that changed something; what was found, and how many changes were made.
     pub(super) fn all(&self, volume: &Volume<'_>) -> Result<(CheckReport, u64)> {
-        if let Some(why) = supers::why_unusable(volume) {
-            return Ok((hopeless(why), 0));
-        }
-        let Some(layout) = Layout::of(volume) else { return Ok((hopeless("no maps"), 0)) };
         let mut state = State::new(volume, self.mending, self.now);
-        self.passes(volume, &mut state, &layout)?;
+        if copies::settle(volume, &mut state)? {
+            if let Some(why) = supers::why_unusable(volume) {
+                return Ok((hopeless(why), 0));
+            }
+            let Some(layout) = Layout::of(volume) else { return Ok((hopeless("no maps"), 0)) };
+            self.passes(volume, &mut state, &layout)?;
+        }
         if state.mended > 0 {
             volume.source.flush()?;
         }
@@ -49,6 +51,7 @@ impl Run {
         for group in 0..volume.shape.groups {
             inodes::scan_group(volume, state, group)?;
         }
+        inodes::judge_doubts(volume, state)?;
         claims::settle_shared(volume, state)?;
         if state.mended > 0 {
             return Ok(());

@@ -8,6 +8,9 @@ use crate::view::BlockView;
 
 /// A volume in its fragments.
 pub(super) trait Source {
+    /// How many there are room for.
+    fn fragments(&self) -> u64;
+
     /// Reads consecutive fragments from `at` on; `into` is a whole number of them long.
     fn read(&self, at: u64, kind: BlockKind, into: &mut [u8]) -> Result<()>;
 
@@ -19,6 +22,10 @@ pub(super) trait Source {
 }
 
 impl Source for BlockView<'_> {
+    fn fragments(&self) -> u64 {
+        self.block_count()
+    }
+
     fn read(&self, at: u64, kind: BlockKind, into: &mut [u8]) -> Result<()> {
         BlockView::read(self, BlockNo(at), kind, into)
     }
@@ -34,6 +41,10 @@ impl Source for BlockView<'_> {
 
 /// A cache, whose blocks are fragments; it is only read.
 impl Source for Cache {
+    fn fragments(&self) -> u64 {
+        self.block_count()
+    }
+
     fn read(&self, at: u64, kind: BlockKind, into: &mut [u8]) -> Result<()> {
         let size = self.block_size();
         for (no, part) in into.chunks_mut(size).enumerate() {

@@ -63,8 +63,8 @@ pub(super) struct Shared {
     pub(super) slot: Slot,
     pub(super) start: u64,
     pub(super) count: u64,
-    /// It is a block of pointers.
-    pub(super) is_map: bool,
+    /// Levels of pointers below: 0 for contents.
+    pub(super) level: u32,
 }
 
 /// Everything found so far.
@@ -78,6 +78,8 @@ pub(super) struct State {
     pub(super) claimed: Bits,
     /// Claims of what was claimed before.
     pub(super) shared: Vec<Shared>,
+    /// Inodes whose mode is in doubt. [pass 1]
+    pub(super) doubts: Vec<u32>,
     /// Inodes of each group that were ever written. [pass 1]
     pub(super) initialised: Vec<u32>,
     /// Kind and flags of each inode, by number.
@@ -108,6 +110,7 @@ impl State {
             mended: 0,
             claimed: Bits::new(volume.shape.fragments),
             shared: Vec::new(),
+            doubts: Vec::new(),
             initialised: Vec::new(),
             inodes: vec![0; inodes],
             links: vec![0; inodes],

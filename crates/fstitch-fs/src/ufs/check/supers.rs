@@ -4,9 +4,9 @@ use fstitch_core::num::to_u64;
 use fstitch_core::{BlockDevice, BlockKind, BlockNo, FileKind, Result};
 
 use super::groups::{self, Layout};
-use super::maps;
 use super::state::State;
 use super::volume::{FLAGS_UPDATED, HASHES_OR_QUOTA, OLD_UNCLEAN, Volume, at};
+use super::{copies, maps};
 use crate::ufs::hashes;
 use crate::ufs::layout::superblock::{PLACES, READ, ROOT_INO, Superblock, Version, flag};
 use crate::ufs::order::Order;
@@ -24,23 +24,23 @@ const SECTOR: u64 = 512;
 /// Where the magic number is.
 const MAGIC_AT: usize = 1372;
 /// Groups that are asked whether a superblock is theirs.
-const WITNESSES: u32 = 16;
+pub(super) const WITNESSES: u32 = 16;
 /// Inodes that have kinds in names, and whose lengths have 64 bits.
 const FORMAT_44: u32 = 2;
 /// Percent that are kept free where that cannot be what is said.
 const RESERVED: u32 = 8;
 
 /// A number of the superblock that follows from others, or has only some values.
-struct Derived {
-    name: &'static str,
-    at: usize,
+pub(super) struct Derived {
+    pub(super) name: &'static str,
+    pub(super) at: usize,
     /// It has 8 bytes.
-    is_long: bool,
-    value: u64,
+    pub(super) is_long: bool,
+    pub(super) value: u64,
 }
 
 /// All such numbers, as they must be.
-fn derived(volume: &Volume<'_>) -> Vec<Derived> {
+pub(super) fn derived(volume: &Volume<'_>) -> Vec<Derived> {
     let shape = &volume.shape;
     let (block, fragment) = (shape.block_size, shape.fragment_size);
     let mut found = Vec::new();
@@ -101,7 +101,8 @@ pub(super) fn check(volume: &Volume<'_>, state: &mut State) -> Result<()> {
     }
     for group in 0..volume.shape.groups {
         let Some(byte) = copy_of(volume, group) else { continue };
-        if is_same(&volume.raw, &volume.read_super(byte)?, (order, &wrong)) {
+        let copy = volume.read_super(byte)?;
+        if is_same(&volume.raw, &copy, (order, &wrong)) && copies::has_same(volume, &copy) {
             continue;
         }
         let text = format!("the copy of the superblock in group {group} is not one");
@@ -114,7 +115,7 @@ pub(super) fn check(volume: &Volume<'_>, state: &mut State) -> Result<()> {
     Ok(())
 }
 
-fn put_fields(raw: &mut [u8], order: Order, fields: &[Derived]) {
+pub(super) fn put_fields(raw: &mut [u8], order: Order, fields: &[Derived]) {
     for field in fields {
         match u32::try_from(field.value) {
             Ok(value) if !field.is_long => order.put_u32(raw, field.at, value),
@@ -124,13 +125,13 @@ fn put_fields(raw: &mut [u8], order: Order, fields: &[Derived]) {
 }
 
 /// The byte of a group's copy of the superblock; `None` where that is the first one.
-fn copy_of(volume: &Volume<'_>, group: u32) -> Option<u64> {
+pub(super) fn copy_of(volume: &Volume<'_>, group: u32) -> Option<u64> {
     let byte = volume.part(group, 0) * volume.fragment();
     (byte != volume.shape.at).then_some(byte)
 }
 
 /// Whether a copy says the same as the first superblock, but for fields that are wrong there.
-fn is_same(first: &[u8], copy: &[u8], (order, wrong): (Order, &[Derived])) -> bool {
+pub(super) fn is_same(first: &[u8], copy: &[u8], (order, wrong): (Order, &[Derived])) -> bool {
     let is_wrong = |at: usize| wrong.iter().any(|field| field.at == at);
     SAME.iter().filter(|&&at| !is_wrong(at)).all(|&at| order.u32(first, at) == order.u32(copy, at))
 }
@@ -168,16 +169,9 @@ pub(super) struct Restored {
 
 /// A copy that more speaks for than for the superblock of `volume`, of which no copy is.
 pub(super) fn better(device: &dyn BlockDevice, volume: &Volume<'_>) -> Result<Option<Restored>> {
-    let (mut agree, mut copies) = (0, 0);
-    for group in 0..volume.shape.groups.min(WITNESSES) {
-        let Some(byte) = copy_of(volume, group) else { continue };
-        if byte + to_u64(READ) <= volume.shape.fragments * volume.fragment() {
-            copies += 1;
-            let copy = volume.read_super(byte)?;
-            agree += u32::from(is_same(&volume.raw, &copy, (volume.order(), &derived(volume))));
-        }
-    }
-    if agree > 0 || copies == 0 {
+    let (fields, found) = (derived(volume), copies::some(volume)?);
+    let agrees = |copy: &Vec<u8>| is_same(&volume.raw, copy, (volume.order(), &fields));
+    if found.is_empty() || found.iter().any(agrees) {
         return Ok(None);
     }
     search(device, witnesses(volume)?)

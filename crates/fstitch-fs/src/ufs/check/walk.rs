@@ -138,6 +138,35 @@ fn follow(volume: &Volume<'_>, pointer: &Pointer, size: u64, judge: &mut Judge<'
     Ok(false)
 }
 
+/// Whether pointers in the inode lie behind the end of the file.
+pub(super) fn goes_beyond(volume: &Volume<'_>, inode: &RawInode) -> bool {
+    let (blocks, mut first) = (inode.size().div_ceil(volume.block()), 0);
+    (0..SLOTS).any(|slot| {
+        let is_beyond = first >= blocks && inode.slot(slot) != 0;
+        first += volume.pointers().pow(u32::try_from(slot.saturating_sub(DIRECT - 1)).unwrap_or(0));
+        is_beyond
+    })
+}
+
+/// Fragments that an inode has up to its end, attributes and blocks of pointers among them.
+pub(super) fn stored(volume: &Volume<'_>, inode: &RawInode) -> Result<u64> {
+    let (mut count, mut seen) = (extra_fragments(volume, inode), FxHashSet::default());
+    walk(volume, &mut inode.clone(), &mut |pointer| {
+        let is_new = pointer.level == 0 || seen.insert(pointer.start);
+        if pointer.is_beyond || !is_new || !volume.is_valid(pointer.start, pointer.count) {
+            return Ok(Verdict::Skip);
+        }
+        count += pointer.count;
+        Ok(Verdict::Follow)
+    })?;
+    Ok(count)
+}
+
+/// Fragments that extended attributes have, by their length.
+pub(super) fn extra_fragments(volume: &Volume<'_>, inode: &RawInode) -> u64 {
+    u64::from(inode.extra_size()).div_ceil(volume.fragment())
+}
+
 /// The blocks that an inode has before its end: each one's number, and its first fragment. Those of blocks of pointers that were met
 /// before are left out, and no more are shown than the volume could have.
 pub(super) fn mapped(volume: &Volume<'_>, inode: &RawInode) -> Result<Vec<(u64, u64)>> {
