@@ -4,22 +4,24 @@
 //! - a pointer → contents and bits of what it points at;
 //! - a pointer in the inode to a block behind the file's end: **one patch with the length** that needs it ([`super::attr`]). An inode with
 //!   a pointer behind its length is one that a check clears;
+//! - a pointer in a block of pointers to a block behind the end of a regular file: after the length ([`super::late`]); of a directory before it;
 //! - a new block of pointers → contents and bits of what it points at, the end of its own earlier life; the pointer to it → that, its bits;
 //! - the count of blocks: no order, a hint.
 //!
-//! **Crash cases.** Before the pointer: leaked fragments. A pointer in a block of pointers, before the length: one behind the end, where a
-//! check expects them.
+//! **Crash cases.** Before the pointer: leaked fragments; behind the direct ones also a length behind the last block. A pointer in a
+//! directory's block of pointers, before the length: one behind the end.
 
 use std::sync::Arc;
 
 use fstitch_core::num::to_u64;
-use fstitch_core::{BlockBuf, BlockKind, BlockNo, Caller, Errno, Result};
+use fstitch_core::{BlockBuf, BlockKind, BlockNo, Caller, Errno, FileKind, Result};
 use fstitch_patch::{Block, PatchId, PatchIds, Tx};
 
 use super::alloc::{Near, Run};
+use super::late::Late;
 use super::layout::inode::{DIRECT, places, put_pointer};
 use super::layout::superblock::Version;
-use super::path::{Path, Reached, tree_span};
+use super::path::{Path, Reached};
 use super::volume::{Inode, Ufs};
 use crate::num::{idx, idx64};
 use crate::uhfs::Allocation;
@@ -222,16 +224,31 @@ impl Ufs {
             Reached::Leaf(leaf) => {
                 let (from, to) = (block - path.first, block - path.first + blocks);
                 let places = self.pointer_blocks(leaf, from, to)?;
-                let mut links = self.memory.links(leaf);
-                let mut tx = self.cache.lock();
-                let set = |slot: u64| pointer(path.first + slot);
-                links.extend(self.put_pointers(&mut tx, inode, &places, set, befores));
-                (links, 0)
+                if is_behind && inode.disk.kind == FileKind::Regular {
+                    let (befores, below) = (PatchIds::from_slice(befores), Vec::new());
+                    let length = befores.clone();
+                    inode.late.push(Late {
+                        node: leaf,
+                        slot: from,
+                        start,
+                        count: blocks,
+                        places,
+                        befores,
+                        below,
+                    });
+                    (length, 0)
+                } else {
+                    let mut links = self.memory.links(leaf);
+                    let mut tx = self.cache.lock();
+                    let set = |slot: u64| pointer(path.first + slot);
+                    links.extend(self.put_pointers(&mut tx, inode, &places, set, befores));
+                    (links, 0)
+                }
             }
             Reached::Missing { depth, parent } => {
                 let words: Vec<(u64, u64)> =
                     (block..block + blocks).map(|at| (at - path.first, pointer(at))).collect();
-                self.point_by_new_nodes(inode, &path, (depth, parent), &words, befores)?
+                self.point_by_new_nodes(inode, &path, (depth, parent), (&words, is_behind), befores)?
             }
         };
         if is_behind {
@@ -246,13 +263,13 @@ impl Ufs {
         inode: &mut Inode,
         path: &Path,
         (depth, parent): (usize, Option<u64>),
-        words: &[(u64, u64)],
-        befores: &[PatchId],
+        (words, is_behind): (&[(u64, u64)], bool),
+        contents: &[PatchId],
     ) -> Result<(PatchIds, u64)> {
         let place = match parent {
             Some(parent) => {
                 let at = path.steps[depth - 1];
-                Some((at, self.pointer_blocks(parent, at, at + 1)?, self.memory.links(parent)))
+                Some((parent, at, self.pointer_blocks(parent, at, at + 1)?, self.memory.links(parent)))
             }
             None => None,
         };
@@ -261,7 +278,7 @@ impl Ufs {
         let starts: Vec<u64> = nodes.iter().map(|node| node.run.start).collect();
         let count = to_u64(nodes.len());
         let mut tx = self.cache.lock();
-        let (mut words, mut befores) = (words.to_vec(), PatchIds::from_slice(befores));
+        let (mut words, mut befores) = (words.to_vec(), PatchIds::from_slice(contents));
         let mut top = 0;
         for level in (depth..path.levels).rev() {
             let node = nodes.pop().expect("a node for each missing level");
@@ -272,7 +289,12 @@ impl Ufs {
             befores.extend_from_slice(&node.run.bits);
         }
         let patches = match place {
-            Some((at, blocks, mut links)) => {
+            Some((node, slot, places, _)) if is_behind && inode.disk.kind == FileKind::Regular => {
+                let late = Late { node, slot, start: top, count: 1, places, befores, below: starts };
+                inode.late.push(late);
+                return Ok((PatchIds::from_slice(contents), count));
+            }
+            Some((_, at, blocks, mut links)) => {
                 debug_assert_eq!(words[0].0, at);
                 links.extend(self.put_pointers(&mut tx, inode, &blocks, |_| top, &befores));
                 links
@@ -280,7 +302,7 @@ impl Ufs {
             None => {
                 let slot = path.root - DIRECT;
                 inode.disk.indirect[slot] = top;
-                if tree_span(path.root, self.pointers()).0 >= self.blocks_of(inode.disk.size) {
+                if is_behind {
                     inode.is_ahead = true;
                     befores
                 } else {

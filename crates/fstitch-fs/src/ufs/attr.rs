@@ -2,19 +2,21 @@
 //!
 //! **Orderings** (arrows read "comes after").
 //! - the length → what its caller says, and what holds it back ([`Inode::held`]);
+//! - a shorter length of a regular file → the clearing of the pointers behind it in blocks of pointers that stay, from the end on: a check of
+//!   FreeBSD's that nobody attends stops at pointers behind the end there;
 //! - a length that needs pointers which are new behind the end, or that leaves pointers behind the end: **one patch over both**, because an
 //!   inode with a pointer behind its length is one that a check clears;
 //! - what a shorter length leaves is free → that patch;
 //! - the number of names → what its caller says;
 //! - everything else: no order.
 //!
-//! **Crash cases.** After a shorter length, before the bits: leaked fragments; pointers behind the end in a block of pointers that is used in part,
-//! where a check expects them.
+//! **Crash cases.** After a shorter length, before the bits: leaked fragments. After the pointers, before the shorter length: a length behind the
+//! last block, which a check cuts to that.
 
 use std::ops::Range;
 
 use fstitch_core::num::to_u64;
-use fstitch_core::{Errno, Result, Timestamp};
+use fstitch_core::{Errno, FileKind, InodeFlags, Result, Timestamp};
 use fstitch_patch::{Block, PatchId, PatchIds};
 
 use super::layout::inode::{DIRECT, INDIRECT, LINKS_AT, MODE_AT, places, put_time};
@@ -23,7 +25,6 @@ use super::path::tree_span;
 use super::volume::{Inode, Ufs};
 use crate::num::{idx, idx64, low16};
 use crate::uhfs::AttrChange;
-use fstitch_core::InodeFlags;
 
 /// Bytes of the larger kind of inode.
 const INODE_BYTES_MAX: usize = Version::Two.inode_size() as usize;
@@ -182,7 +183,7 @@ impl Ufs {
     }
 
     fn lengthen_to(&self, inode: &mut Inode, block: &Block, size: u64, befores: &[PatchId]) -> PatchIds {
-        if size == inode.disk.size && !inode.is_ahead {
+        if size == inode.disk.size && !inode.is_ahead && inode.late.is_empty() {
             return PatchIds::new();
         }
         let mut befores = PatchIds::from_slice(befores);
@@ -194,21 +195,36 @@ impl Ufs {
             // An allocation that came to nothing may have left more.
             self.cut_tail(inode, (tail, count));
         }
-        PatchIds::from_slice(&[patch])
+        let mut patches = PatchIds::from_slice(&[patch]);
+        patches.extend(self.put_late(inode, PatchIds::from_slice(&[patch])));
+        patches
     }
 
     /// Makes the file shorter: one patch of its length and of all pointers in the inode that it does not need any more.
     fn shorten(&self, inode: &mut Inode, block: &Block, size: u64, befores: &[PatchId]) -> Result<PatchIds> {
-        let (lost, fragments) = self.lose(inode, size);
+        self.settle_late(inode);
         let mut befores = PatchIds::from_slice(befores);
         befores.append(&mut inode.held);
+        let (mut lost, mut fragments) = self.lose(inode, size);
+        let mut failed = None;
+        if inode.disk.kind == FileKind::Regular {
+            let cleared = self.clear_behind(inode, self.blocks_of(size), &befores);
+            for (start, levels) in cleared.unreachable {
+                fragments += if levels == 0 { self.per_block() } else { 0 };
+                lost.push(if levels == 0 {
+                    Lost::Run(start, self.per_block())
+                } else {
+                    Lost::Tree(start, levels)
+                });
+            }
+            (befores, failed) = (cleared.befores, cleared.failed);
+        }
         inode.disk.size = size;
         inode.last = None;
         let with_pointers = std::mem::take(&mut inode.is_ahead) || !lost.is_empty();
         let patch = self.put_size(inode, block, with_pointers, &befores);
         inode.tail = self.tail_of(inode);
         let mut freed = fragments;
-        let mut failed = None;
         for lost in lost {
             let done = match lost {
                 Lost::Run(start, count) => self

@@ -28,9 +28,22 @@ struct Removal<'a> {
     freed: u64,
     /// The first damage or failure met after pointers were cleared: the rest leaks.
     failed: Option<Error>,
+    /// What was unreachable, if a length comes before it is freed: where it begins, and the levels of pointers of a tree.
+    kept: Option<Vec<(u64, usize)>>,
 }
 
-impl Removal<'_> {
+/// What comes before a shorter length: patches, what is free after it, and why some of it is not.
+pub(super) struct Cleared {
+    pub(super) befores: PatchIds,
+    pub(super) unreachable: Vec<(u64, usize)>,
+    pub(super) failed: Option<Error>,
+}
+
+impl<'a> Removal<'a> {
+    fn new((from, to): (u64, u64), befores: &'a [PatchId]) -> Self {
+        Self { from, to, befores, pointers: PatchIds::new(), freed: 0, failed: None, kept: None }
+    }
+
     fn has(&self, (first, span): (u64, u64)) -> bool {
         self.from <= first && first + span <= self.to
     }
@@ -56,6 +69,7 @@ impl Ufs {
         (from, to): (u64, u64),
         befores: &[PatchId],
     ) -> Result<PatchIds> {
+        self.settle_late(inode);
         let per_block = self.per_block();
         let from = from.div_ceil(per_block);
         let mut to = if to == u64::MAX { self.blocks_max() } else { (to / per_block).min(self.blocks_max()) };
@@ -66,7 +80,7 @@ impl Ufs {
         if from >= to || !inode.has_blocks(&self.sb) {
             return Ok(PatchIds::new());
         }
-        let mut removal = Removal { from, to, befores, pointers: PatchIds::new(), freed: 0, failed: None };
+        let mut removal = Removal::new((from, to), befores);
         self.cut_inode(inode, &mut removal)?;
         for slot in 0..INDIRECT {
             let (root, span) = (inode.disk.indirect[slot], tree_span(DIRECT + slot, self.pointers()));
@@ -80,6 +94,22 @@ impl Ufs {
         }
         self.remember(inode);
         removal.failed.map_or(Ok(removal.pointers), Err)
+    }
+
+    /// Clears, after `befores`, the pointers to what is behind block `from` in blocks of pointers that a file keeps: from its end on, one
+    /// patch after the other. What they lead to is not free yet.
+    pub(super) fn clear_behind(&self, inode: &mut Inode, from: u64, befores: &[PatchId]) -> Cleared {
+        let mut removal = Removal::new((from, self.blocks_max()), befores);
+        removal.kept = Some(Vec::new());
+        for slot in (0..INDIRECT).rev() {
+            let (root, span) = (inode.disk.indirect[slot], tree_span(DIRECT + slot, self.pointers()));
+            if root != 0 && removal.touches(span) && !removal.has(span) {
+                self.cut_node(inode, (root, slot + 1), span, &mut removal);
+            }
+        }
+        let mut befores = PatchIds::from_slice(befores);
+        befores.extend(removal.pointers);
+        Cleared { befores, unreachable: removal.kept.unwrap_or_default(), failed: removal.failed }
     }
 
     /// Clears the pointers in the inode to what goes as a whole: one patch over all of them.
@@ -141,14 +171,22 @@ impl Ufs {
                 Ok(blocks) => blocks,
                 Err(error) => return removal.note(Err(error)),
             };
-            for block in blocks {
+            for block in blocks.into_iter().rev() {
                 // Each fragment of the block has a patch of its own, after which only what it pointed at is free.
                 let (from, to) = (block.1, block.2);
+                let mut befores = PatchIds::from_slice(removal.befores);
+                if removal.kept.is_some() {
+                    befores.extend(removal.pointers.last().copied());
+                }
                 let mut tx = self.cache.lock();
-                let patches = self.put_pointers(&mut tx, inode, &[block], |_| 0, removal.befores);
+                let patches = self.put_pointers(&mut tx, inode, &[block], |_| 0, &befores);
                 drop(tx);
                 for slot in whole.iter().copied().filter(|slot| (from..to).contains(slot)) {
                     let child = pointers[idx64(slot)];
+                    if let Some(kept) = &mut removal.kept {
+                        kept.push((child, levels - 1));
+                        continue;
+                    }
                     let freed = match levels {
                         1 => self.free_checked(inode, child, self.per_block(), patches.last().copied()),
                         _ => self.free_tree(inode, child, levels - 1, patches.last().copied()),

@@ -1,8 +1,9 @@
 //! Taking and giving back inode numbers.
 //!
 //! **Orderings** (arrows read "comes after").
-//! - a number is marked as used: no order; marking overlaps the patch that freed it;
-//! - the number of inodes that were ever written (UFS2) → zeros in those that it covers; whatever names an inode of them → that number.
+//! - a number is marked as used: no order but the next; marking overlaps the patch that freed it;
+//! - the number of inodes that were ever written (UFS2) → zeros in those that it covers; a mark behind the earlier number, and whatever names
+//!   an inode there → that number: a check that finds a mark behind it believes what lies in the table.
 //!
 //! **Placement.** A file goes to its directory's group, a directory to the next group that has more room than most when its own has less.
 
@@ -90,10 +91,9 @@ impl Ufs {
         let written = self.write_table(open, at)?;
         let reuse = open.pending_inodes.reuse(at, at + 1);
         let mut tx = self.cache.lock();
-        let mut bits = open.mark((&mut tx, &part), (Map::Inodes, at, 1), true, &[]);
-        if tx.state(written) != PatchState::Committed {
-            bits.push(written);
-        }
+        let written = (tx.state(written) != PatchState::Committed).then_some(written);
+        let mut bits = open.mark((&mut tx, &part), (Map::Inodes, at, 1), true, written.as_slice());
+        bits.extend(written);
         drop(tx);
         open.counts.directories += u64::from(is_dir);
         self.add_free_inodes(-1);

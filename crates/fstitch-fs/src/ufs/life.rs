@@ -218,6 +218,7 @@ impl Ufs {
 
     /// Frees an inode with everything that it has, after `befores`.
     pub(super) fn end_inode(&self, inode: &mut Inode, befores: &[PatchId]) -> Result<()> {
+        self.settle_late(inode);
         let block = self.inode_block(inode)?;
         let had = self.everything(inode);
         let is_dir = inode.disk.kind == FileKind::Directory;

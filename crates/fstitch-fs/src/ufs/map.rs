@@ -123,7 +123,7 @@ impl Ufs {
             return Ok(Pointer::Hole(span * pointers - at));
         }
         loop {
-            let next = self.read_pointer(inode.ino, from, at / span)?;
+            let next = self.child(inode, from, at / span)?;
             if span == 1 {
                 return Ok(if next == 0 { Pointer::Hole(1) } else { Pointer::To(next) });
             }

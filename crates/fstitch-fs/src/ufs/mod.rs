@@ -3,7 +3,7 @@
 //! ```text
 //!   low ── LowLevelFs, one line each
 //!    ├─ life, attr ── inodes: their beginning and end, what is in them; xattr
-//!    ├─ map, path, attach, detach, tail ── the fragments of a file: where they lie, come, go, and grow
+//!    ├─ map, path, attach, detach, late, tail ── the fragments of a file: where they lie, come, go, and grow
 //!    ├─ dir, names ── names: along the entries; making, clearing, replacing them
 //!    ├─ alloc, inodes ── what is taken and given back, in groups
 //!    └─ volume, using ── superblock, inodes in memory; the beginning and the end of a volume's use
@@ -27,6 +27,7 @@ mod groups;
 mod hashes;
 pub mod identity;
 mod inodes;
+mod late;
 pub mod layout;
 mod life;
 mod low;

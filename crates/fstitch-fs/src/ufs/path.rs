@@ -108,7 +108,7 @@ impl Ufs {
                 return Ok(Reached::Leaf(next));
             }
             parent = Some(next);
-            next = self.read_pointer(inode.ino, next, path.steps[depth])?;
+            next = self.child(inode, next, path.steps[depth])?;
         }
         Err(inode.damaged("a way to a block that has no end"))
     }

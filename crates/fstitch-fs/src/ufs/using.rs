@@ -3,8 +3,8 @@
 //! **Orderings** (arrows read "comes after"). Every change → the mark that the volume is in use: `uhfs` makes it stable before the first.
 //! The mark that it is clean → everything else, counts included.
 //!
-//! While a volume is in use it asks for a full check, in the words of the systems that it comes from: what the counts of groups and summaries
-//! say is written when it is left clean, and no check of those systems that believes soft updates to be theirs may skip them.
+//! While a volume is in use it is not clean, and asks for a full check where a system that believes the soft updates to be its own would do
+//! without: what the counts of groups and summaries say is written when it is left clean.
 
 use fstitch_core::num::to_u64;
 use fstitch_core::{BlockKind, BlockNo, Result};
@@ -112,12 +112,19 @@ impl Ufs {
         }
     }
 
+    /// What asks for a full check beside the mark that it is not clean: of a system that would use a volume with soft updates at once, and
+    /// of ours, where check hashes and this are written together. NetBSD neither checks nor mounts what has flags that it does not know.
+    fn asks_for_check(&self) -> u32 {
+        let is_trusted = self.sb.flags & (flag::SOFTDEP | flag::SUJ) != 0;
+        if is_trusted || self.sb.says_hashed() { flag::UNCLEAN | flag::NEEDS_FSCK } else { 0 }
+    }
+
     /// Marks the volume as in use.
     pub(super) fn start_use(&self) -> Result<()> {
         let blocks = self.super_blocks()?;
         let mut tx = self.cache.lock();
         let kept = hashes::in_use(self.sb.kept_hashes());
-        let flags = self.flags_with(kept) | flag::UNCLEAN | flag::NEEDS_FSCK;
+        let flags = self.flags_with(kept) | self.asks_for_check();
         if self.sb.says_hashed() {
             // Alone: a block may be torn between its sectors, and not every mechanism keeps orders.
             self.put_hashes(&mut tx, &blocks, (flags, kept));

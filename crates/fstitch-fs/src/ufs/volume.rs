@@ -17,6 +17,7 @@ use super::alloc::Run;
 use super::damaged_inode;
 use super::groups::Groups;
 use super::hashes::{self, Hasher};
+use super::late::{LastLate, Late};
 use super::layout::dirent::{Manner, NAME_MAX};
 use super::layout::inode::{DIRECT, DiskInode, flag as inode_flag};
 use super::layout::superblock::{READ, ROOT_INO, Superblock, flag, hashed};
@@ -67,6 +68,9 @@ pub struct Inode {
     pub(super) held: PatchIds,
     /// There are pointers behind its end in memory that come to the medium with the length that needs them.
     pub(super) is_ahead: bool,
+    /// Pointers behind its end in blocks of pointers, which come to the medium after the length that needs them.
+    pub(super) late: Vec<Late>,
+    pub(super) last_late: LastLate,
     /// How it was before its last block was made whole for an allocation that is not attached yet.
     pub(super) filled_from: Option<(u64, u64)>,
     /// Blocks of pointers taken for allocations that are not attached yet, by level and first block of the file.
@@ -95,6 +99,8 @@ impl Inode {
             held: PatchIds::new(),
             filled_from: None,
             is_ahead: false,
+            late: Vec::new(),
+            last_late: LastLate::default(),
             reserved: BTreeMap::new(),
             last: None,
             gather,
@@ -236,7 +242,11 @@ impl Ufs {
         let ino = ino.ok_or(Errno::STALE)?;
         let raw = self.inode_bytes(ino)?;
         let disk = DiskInode::parse(&raw, ino, &self.sb)?.ok_or(Errno::STALE)?;
-        Ok(self.inode_of(ino, disk))
+        let mut inode = self.inode_of(ino, disk);
+        if self.is_unclean() {
+            self.end_at_last_block(&mut inode);
+        }
+        Ok(inode)
     }
 
     /// An inode with the fields that were read.
@@ -428,8 +438,9 @@ pub(super) fn check_writable(sb: &Superblock) -> Result<()> {
         "its flag `gjournal` says that a journal below it is replayed instead of a check: switch it off (`tunefs -J disable`)"
     } else if has(flag::SUJ) && sb.is_unclean() {
         "it was not unmounted and its journal of soft updates is not replayed here: let the system that made it check it"
-    } else if has(flag::NFS4_ACLS_OR_WAPBL) && sb.is_unclean() {
-        "it was not unmounted and may have a journal (WAPBL), which is not replayed here: let the system that made it check it"
+    } else if has(flag::NFS4_ACLS_OR_WAPBL) && sb.has_log {
+        // NetBSD takes the flag away when the log ends.
+        "its journal (WAPBL) is in use, and not replayed here: let NetBSD mount or check it (`fsck_ffs`)"
     } else if has(flag::HASHES_OR_QUOTA) && sb.hashes == 0 {
         "it counts quotas as NetBSD does, which are not kept here: switch them off (`tunefs -q nouser -q nogroup`)"
     } else if sb.is_unclean() {

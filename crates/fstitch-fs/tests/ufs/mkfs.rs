@@ -132,6 +132,30 @@ fn sizes_around_that_of_a_group_are_made_or_refused_and_none_is_half_made() {
     }
 }
 
+/// The BSDs reckon with the structure as it is in memory, 176 bytes, and NetBSD's kernel mounts no volume that says another size.
+#[test]
+fn groups_have_the_size_that_the_systems_reckon() {
+    let mut differ = 0;
+    for (version, (block, fragment)) in [Version::One, Version::Two]
+        .into_iter()
+        .flat_map(|version| [(version, (4096, 512)), (version, (8192, 1024))])
+    {
+        for kib in 6000..9000 {
+            let mut options = MkfsOptions::new(version, ID, NOW);
+            (options.block_size, options.fragment_size) = (Some(block), Some(fragment));
+            let plan = fstitch_fs::ufs::mkfs::Plan::new(&options, kib << 10).unwrap();
+            let tables = if version == Version::One { 4 + 2 } else { 0 };
+            let blocks = plan.group_fragments / (block / fragment);
+            let maps = plan.group_inodes.div_ceil(8) + plan.group_fragments.div_ceil(8);
+            let clusters = if plan.clusters > 0 { plan.clusters * 4 + blocks.div_ceil(8) } else { 0 };
+            let bytes = 176 + 4 + tables + maps + clusters;
+            assert_eq!(plan.group_size, bytes.next_multiple_of(fragment), "{version:?}, {kib} KiB");
+            differ += u32::from((bytes - 8).next_multiple_of(fragment) != plan.group_size);
+        }
+    }
+    assert!(differ > 0, "some are a fragment longer by that");
+}
+
 #[test]
 fn by_default_it_is_what_newfs_makes() {
     let plan = |version, bytes| {

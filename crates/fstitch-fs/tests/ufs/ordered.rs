@@ -40,8 +40,13 @@ struct Rig {
 
 impl Rig {
     fn new() -> Self {
-        let mut options = MkfsOptions::new(Version::Two, [7, 9], Timestamp { secs: 1_700_000_000, nanos: 0 });
+        Self::with(Version::Two, false)
+    }
+
+    fn with(version: Version, soft_updates: bool) -> Self {
+        let mut options = MkfsOptions::new(version, [7, 9], Timestamp { secs: 1_700_000_000, nanos: 0 });
         (options.block_size, options.fragment_size) = (Some(4096), Some(512));
+        options.soft_updates = soft_updates;
         let medium = Arc::new(MemDevice::new(512, 16_384));
         mkfs(&*medium, &options, &mut |_, _| {}).unwrap();
         let fs = unmerged(&medium);
@@ -130,6 +135,12 @@ impl Rig {
         while cache.step_blocks(&mut |BlockNo(block)| !kept(block)).unwrap() > 0 {}
         let (mended, report) = repaired(&self.medium.image(), RepairMode::Preen);
         assert_eq!(report.found.corrupt, 0, "{:#?}", report.found.findings);
+        // Where FreeBSD's `fsck -p` would not go on.
+        assert!(
+            report.found.findings.iter().all(|found| found.code != "inode-truncated"),
+            "{:#?}",
+            report.found
+        );
         assert!(report.left.is_clean(), "{:#?}", report.left.findings);
         opened(&mended).unwrap()
     }
@@ -143,6 +154,24 @@ fn contents(fs: &Uhfs<Ufs>, name: &str) -> Option<Vec<u8>> {
         at += fs.read(attr.ino, u64::try_from(at).unwrap(), &mut bytes[at..]).unwrap();
     }
     Some(bytes)
+}
+
+/// The fragments of the block of pointers of block `block` of a file, and of that above it, if there is one.
+fn nodes(rig: &Rig, ino: InodeNo, block: u64) -> Vec<u64> {
+    let image = rig.medium.image();
+    let pointer = |at: u64| {
+        let at = usize::try_from(at).unwrap();
+        u64::from_le_bytes(image[at..at + 8].try_into().unwrap())
+    };
+    let (first, byte) = rig.fs.format().superblock().inode_place(u32::try_from(ino.0).unwrap());
+    // The inode's pointers behind the direct ones.
+    let inode = first.get() * FRAGMENT + u64::try_from(byte).unwrap() + 112 + 12 * 8;
+    let mut tops = vec![pointer(inode)];
+    if block > 12 + 512 {
+        let above = pointer(inode + 8);
+        tops = vec![above, pointer(above * FRAGMENT)];
+    }
+    tops.into_iter().filter(|&top| top != 0).flat_map(|top| top..top + 8).collect()
 }
 
 #[test]
@@ -352,6 +381,74 @@ fn a_name_comes_after_the_number_of_inodes_that_were_written() {
     // Zeros in the block's other fragments are not written, so the number is not.
     let first = rig.inode_block(last);
     rig.crash_without(|block| (first + 1..first + 8).contains(&block));
+    // Nor is the mark of what would lie behind it: a check would believe what an earlier volume has left there.
+    let group = usize::try_from(rig.group_at(0) * FRAGMENT).unwrap();
+    let image = rig.medium.image();
+    let word = |at: usize| u32::from_le_bytes(image[group + at..group + at + 4].try_into().unwrap());
+    let (map, written) = (usize::try_from(word(92)).unwrap(), word(120));
+    let used = |ino: u32| image[group + map + usize::try_from(ino / 8).unwrap()] >> (ino % 8) & 1 == 1;
+    assert_eq!(written, 2 * 16);
+    assert!(used(written - 1) && !used(written), "{last:?}");
+}
+
+/// A file behind the direct blocks: what comes to the medium first of its growth and of its shortening is such that every BSD's check goes on.
+#[test]
+fn no_pointer_is_behind_the_end_in_blocks_of_pointers() {
+    let leaf = 12 + 512;
+    // Blocks before and after; the second way is through a new block of pointers below another one.
+    let changes =
+        [(15, 21), (leaf + 500, leaf + 520), (100, 15), (leaf + 100, leaf + 3), (leaf + 520, leaf + 30)];
+    for (before, after) in changes {
+        let mut kept = 0;
+        loop {
+            let rig = Rig::new();
+            let file = rig.file(rig.fs.root(), "file");
+            rig.write(file, 0, b'a', 4096 * usize::try_from(before).unwrap()).unwrap();
+            rig.fs.sync().unwrap();
+            let nodes = nodes(&rig, file, before);
+            if after < before {
+                rig.resize(file, after * BLOCK);
+            }
+            for block in before..after {
+                rig.write(file, block * BLOCK, b'a', 4096).unwrap();
+            }
+            // Its inode stays as it was, or one of the fragments that have its pointers.
+            let one = if kept == 0 { rig.inode_block(file) } else { nodes[kept - 1] };
+            let found = contents(&rig.crash_without(|block| block == one), "file").unwrap();
+            let blocks = u64::try_from(found.len()).unwrap().div_ceil(BLOCK);
+            let what = format!("{before} to {after} blocks, all but {kept}");
+            assert!((before.min(after)..=before.max(after)).contains(&blocks), "{what}: {blocks}");
+            assert!(found.iter().all(|&byte| byte == b'a'), "{what}: a hole");
+            // Who looks before that is mended sees the same.
+            let raw = opened(&rig.medium.image()).unwrap();
+            assert!(contents(&raw, "file").unwrap() == found, "{what}: before it is mended");
+            kept += 1;
+            if kept > nodes.len() {
+                break;
+            }
+        }
+    }
+}
+
+/// No check goes on at a hole in a directory.
+#[test]
+fn a_directory_has_what_its_length_says_also_behind_the_direct_blocks() {
+    let rig = Rig::new();
+    let dir = rig.fs.mkdir(&Caller::default(), rig.fs.root(), b"dir", 0o755).unwrap().attr.ino;
+    let name = |no: u32| format!("{no:04}{}", "x".repeat(230));
+    for no in 0..260 {
+        rig.file(dir, &name(no));
+    }
+    rig.fs.sync().unwrap();
+    assert!(rig.fs.getattr(dir).unwrap().size > 14 * BLOCK);
+    for no in 260..400 {
+        rig.file(dir, &name(no));
+    }
+    let nodes = nodes(&rig, dir, 14);
+    let cache = rig.fs.format().cache();
+    while cache.step_blocks(&mut |BlockNo(block)| !nodes.contains(&block)).unwrap() > 0 {}
+    let report = super::checked(&rig.medium.image()).unwrap();
+    assert_eq!(report.corrupt, 0, "{:#?}", report.findings);
 }
 
 #[test]
@@ -392,16 +489,23 @@ fn what_was_taken_for_nothing_is_given_back() {
 
 #[test]
 fn the_mark_of_use_comes_before_the_first_change() {
-    let rig = Rig::new();
-    let marks = 65_536 / FRAGMENT..65_536 / FRAGMENT + 4;
-    for no in 0..3 {
-        let file = rig.file(rig.fs.root(), &format!("file-{no}"));
-        rig.write(file, 0, b'a', 9000).unwrap();
+    for (version, at) in [(Version::One, 8192), (Version::Two, 65_536)] {
+        for soft_updates in [false, true] {
+            let rig = Rig::with(version, soft_updates);
+            let marks = at / FRAGMENT..at / FRAGMENT + 4;
+            for no in 0..3 {
+                let file = rig.file(rig.fs.root(), &format!("file-{no}"));
+                rig.write(file, 0, b'a', 9000).unwrap();
+            }
+            let cache = rig.fs.format().cache();
+            while cache.step_blocks(&mut |BlockNo(block)| !marks.contains(&block)).unwrap() > 0 {}
+            let shape = Superblock::read(&*rig.medium).unwrap();
+            // What believes soft updates must not; NetBSD neither checks nor mounts what has flags that it does not know.
+            let asks = flag::UNCLEAN | flag::NEEDS_FSCK;
+            let flags = if soft_updates { flag::SOFTDEP | asks } else { 0 };
+            assert_eq!((shape.is_clean, shape.flags), (false, flags), "{version:?}");
+        }
     }
-    let cache = rig.fs.format().cache();
-    while cache.step_blocks(&mut |BlockNo(block)| !marks.contains(&block)).unwrap() > 0 {}
-    let shape = Superblock::read(&*rig.medium).unwrap();
-    assert!(!shape.is_clean && shape.flags & flag::NEEDS_FSCK != 0);
 }
 
 /// A device that takes so many blocks, and no more.
@@ -440,9 +544,16 @@ impl BlockDevice for Full {
 /// Whoever finds a mark of a clean volume looks no further, neither at counts.
 #[test]
 fn the_marks_of_a_clean_volume_come_after_the_counts() {
+    for asks in [false, true] {
+        marks_come_after_counts(asks);
+    }
+}
+
+/// The same of a volume that `asks` for a check while it is in use, or one that is not clean, and no more.
+fn marks_come_after_counts(asks: bool) {
     let (mut cut, mut ends) = (0, 0);
     for left in 0..200 {
-        let fresh = Rig::new();
+        let fresh = Rig::with(Version::Two, asks);
         fresh.fs.unmount().unwrap();
         let full = Arc::new(Full { below: fresh.medium, left: AtomicU64::new(u64::MAX) });
         let fs = writable(Arc::<Full>::clone(&full) as Arc<dyn BlockDevice>);
@@ -456,7 +567,7 @@ fn the_marks_of_a_clean_volume_come_after_the_counts() {
         let shape = Superblock::read(&*full.below).unwrap();
         let report = super::checked(&image).unwrap();
         let others = report.findings.iter().filter(|found| found.code != "superblock-not-clean").count();
-        if shape.is_clean || shape.flags & (flag::UNCLEAN | flag::NEEDS_FSCK) == 0 {
+        if shape.is_clean || asks && shape.flags & (flag::UNCLEAN | flag::NEEDS_FSCK) == 0 {
             assert_eq!(others, 0, "{left} blocks: {:#?}", report.findings);
         }
         match ended {

@@ -180,13 +180,14 @@ fn what_cannot_be_kept_right_is_refused_by_name() {
         (1116, 7, "snapshots"),
         (flags_at, flag::GJOURNAL, "gjournal"),
         (flags_at, flag::SUJ | flag::UNCLEAN, "journal of soft updates"),
-        (flags_at, flag::NFS4_ACLS_OR_WAPBL | flag::UNCLEAN, "WAPBL"),
+        // NetBSD's own word for use is the mark of an orderly end, shifted.
+        (208, 0x0002_0000, "fsck -p"),
         (flags_at, flag::HASHES_OR_QUOTA, "quotas"),
         (flags_at, flag::NEEDS_FSCK, "fsck -p"),
         // The fourth byte says in UFS1 that the superblock is one of FreeBSD 5, or later.
         (208, 0x0001_0000, "FreeBSD 5"),
     ] {
-        let mut image = if at == 208 { old.clone() } else { fresh.clone() };
+        let mut image = if said == "FreeBSD 5" { old.clone() } else { fresh.clone() };
         put(&mut image, at, value, "be");
         let refused = arrange::open::<Ufs>(
             device(&image).unwrap(),
@@ -196,6 +197,29 @@ fn what_cannot_be_kept_right_is_refused_by_name() {
         let text = refused.err().unwrap_or_else(|| panic!("{said}")).to_string();
         assert!(text.contains(said) && text.contains("read-only"), "{text}");
         assert!(opened(&image).is_ok(), "{said}");
+    }
+    // NetBSD's journal, of a volume that says to be clean as well; its flag is another one on FreeBSD, which has no place for a journal.
+    for (flags, use_word, log, said) in [
+        (flag::NFS4_ACLS_OR_WAPBL, 0x0001_0000, 0x0102_0000, Some("WAPBL")),
+        (flag::NFS4_ACLS_OR_WAPBL, 0x0002_0000, 0x0101_0000, Some("WAPBL")),
+        (flag::NFS4_ACLS_OR_WAPBL, 0x0000_0000, 0, Some("fsck -p")),
+        (flag::NFS4_ACLS_OR_WAPBL, 0x0001_0080, 0, None),
+    ] {
+        let mut image = fresh.clone();
+        put(&mut image, flags_at, flags, "be");
+        // With the bit that says that these are the flags.
+        put(&mut image, 208, use_word | 0x80, "be");
+        put(&mut image, 864, log, "be");
+        let done = arrange::open::<Ufs>(
+            device(&image).unwrap(),
+            &Arrangement::default(),
+            Arc::new(SystemClock::new()),
+        );
+        match (done, said) {
+            (Ok(_), None) => {}
+            (Err(error), Some(said)) => assert!(error.to_string().contains(said), "{error}"),
+            (done, said) => panic!("{said:?}, {:?}", done.err()),
+        }
     }
 }
 

@@ -32,6 +32,10 @@ const LABEL: std::ops::Range<usize> = 680..712;
 const SNAPSHOTS: usize = 20;
 /// Blocks of the longest file of UFS1 that all systems take.
 const BLOCKS_ONE: u64 = 0x4000_0000;
+/// The bit that says that it was unmounted: NetBSD and OpenBSD shift it to the left while the volume is in use.
+const IS_CLEAN: u8 = 1;
+/// Where NetBSD's journal may lie.
+const LOG_PLACES: std::ops::RangeInclusive<u8> = 1..=2;
 /// The bit of the old flags that says that there are new ones.
 pub(in crate::ufs) const FLAGS_UPDATED: u8 = 0x80;
 /// Those that both have.
@@ -165,6 +169,8 @@ pub struct Superblock {
     pub summaries: (u64, u32),
     /// The longest run of free blocks that groups count apart; 0 where none is counted.
     pub cluster_max: u32,
+    /// NetBSD has a place for its journal (WAPBL): behind the volume or inside.
+    pub has_log: bool,
     /// There is a snapshot inside.
     pub has_snapshots: bool,
     /// Which structures have check hashes, if the flag says that there are any.
@@ -306,7 +312,8 @@ impl Superblock {
             symlink_inside: word(1320),
             is_old: !is_two && order.u32(raw, 1324) < 2,
             flags: if flags_old & FLAGS_UPDATED != 0 { word(1312) } else { u32::from(flags_old) },
-            is_clean: raw[209] != 0,
+            is_clean: raw[at::CLEAN] & IS_CLEAN != 0,
+            has_log: raw[at::JOURNAL_VERSION] == 1 && LOG_PLACES.contains(&raw[at::JOURNAL_LOCATION]),
             label: raw[LABEL].iter().copied().take_while(|&byte| byte != 0).collect(),
             id: [word(144), word(148)],
             totals: Totals {

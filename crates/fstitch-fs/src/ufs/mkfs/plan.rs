@@ -313,7 +313,8 @@ impl Plan {
         self.group_inodes = to_u32(in_group);
         self.groups = to_u32(groups);
         self.parts = [superblock, group, inodes, to_u32(search.metadata(in_group))];
-        self.group_size = to_u32(bytes).next_multiple_of(self.fragment_size);
+        // What is said to be a group's size has the end of its header's structure in memory as well, and NetBSD mounts no other.
+        self.group_size = to_u32(bytes + GROUP_SPARE).next_multiple_of(self.fragment_size);
         self.place_summaries(options)
     }
 

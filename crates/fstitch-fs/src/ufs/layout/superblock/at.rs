@@ -53,6 +53,9 @@ pub const OLD_FLAGS: usize = 211;
 // 32 bytes.
 pub const VOLNAME: usize = 680;
 pub const MAXBSIZE: usize = 860;
+// 8 bits each: the version of NetBSD's journal, and where it lies.
+pub const JOURNAL_VERSION: usize = 864;
+pub const JOURNAL_LOCATION: usize = 865;
 // 64 bits.
 pub const PROVIDERSIZE: usize = 872;
 // 64 bits.
