@@ -45,8 +45,9 @@ impl Ager {
                 }
                 drop(is_over);
                 let Some(fs) = fs.upgrade() else { return };
+                let done = [fs.purge_beside(), fs.commit_if_old(age)];
                 // Whoever changes or syncs the volume next is told: it takes no changes any more.
-                if fs.purge_beside().and_then(|()| fs.commit_if_old(age)).is_err() {
+                if done.iter().any(Result::is_err) && fs.has_ended() {
                     return;
                 }
             }

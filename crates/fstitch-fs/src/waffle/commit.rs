@@ -50,6 +50,7 @@ impl State {
         self.put_root()?;
         self.changed_at = None;
         self.discard_undo();
+        self.leaves.forget();
         Ok(())
     }
 
@@ -69,7 +70,8 @@ impl State {
 
     /// Gives those changed nodes blocks that `which` picks, from the leaves up.
     fn place(&mut self, which: impl Fn(Obj) -> bool) -> Result<()> {
-        let keys: Vec<Key> = self.nodes.keys().copied().filter(|(obj, ..)| which(*obj)).collect();
+        let mut keys: Vec<Key> = self.nodes.keys().copied().filter(|(obj, ..)| which(*obj)).collect();
+        keys.sort_unstable();
         for key in keys {
             let Some(node) = self.nodes.remove(&key) else { continue };
             let block = self.take(None)?;

@@ -6,6 +6,7 @@
 use fstitch_core::{Errno, Error, FileKind, Le, Result, Structure};
 
 use super::layout::inode::{DEPTH_MAX, Inode};
+use super::layout::pointer::Fork;
 use super::layout::{BLOCK, KEY_BITS, name_key};
 use super::state::State;
 use super::tree::Obj;
@@ -172,9 +173,18 @@ impl State {
     /// # Errors
     /// `Io`, `Corrupt`.
     pub(super) fn find(&self, tree: usize, dir: &Inode, name: &[u8]) -> Result<Option<Found>> {
+        self.find_in(tree, dir, None, name)
+    }
+
+    /// The same, if nothing has changed since `dir` was read.
+    pub(super) fn find_unchanged(&self, tree: usize, dir: &Inode, name: &[u8]) -> Result<Option<Found>> {
+        self.find_in(tree, dir, Some(dir.data), name)
+    }
+
+    fn find_in(&self, tree: usize, dir: &Inode, fork: Option<Fork>, name: &[u8]) -> Result<Option<Found>> {
         let key = name_key(name, self.record(tree)?.seed);
         let leaf = leaf_of(key, dir.depth);
-        let Some(bytes) = self.node(tree, Obj::Data(dir.ino), 0, leaf)? else { return Ok(None) };
+        let Some(bytes) = self.node_in(tree, Obj::Data(dir.ino), 0, leaf, fork)? else { return Ok(None) };
         let found = entry_of(&bytes, key, dir.ino, (leaf, dir.depth))?.filter(|entry| entry.name == name);
         Ok(found.map(|entry| Found { ino: entry.ino, kind: entry.kind }))
     }
@@ -218,10 +228,15 @@ impl State {
         }
         let (obj, depth) = (Obj::Data(dir.ino), dir.depth + 1);
         let mut leaves = Vec::new();
+        let mut is_its = true;
         self.walk_leaves(self.head, obj, (0, u64::MAX), &mut |leaf| {
             leaves.push(leaf);
-            true
+            is_its = leaf >> dir.depth == 0;
+            is_its
         })?;
+        if let Some(leaf) = leaves.last().filter(|_| !is_its) {
+            return Err(damaged(dir.ino, 0, format!("leaf {leaf} at depth {}", dir.depth)));
+        }
         let mut added: u64 = 0;
         // From the last one on: two leaves take the places of leaves that were split before.
         for leaf in leaves.into_iter().rev() {

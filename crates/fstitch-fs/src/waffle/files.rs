@@ -195,21 +195,22 @@ impl Waffle {
         loop {
             // What is zeroed goes at once; what is filled does in steps.
             let step = if is_filled { end.min((from / BLOCK_BYTES + FILL_MAX) * BLOCK_BYTES) } else { end };
-            self.fallocate_once(caller, ino, (from, step, end), mode)?;
-            if step == end {
+            let is_done = self.fallocate_once(caller, ino, (from, step, end), mode)?;
+            if is_done || step == end {
                 return Ok(());
             }
             from = step;
         }
     }
 
+    /// One step of it, to `end`. Whether the others would do nothing: behind a file's end there is nothing to zero.
     fn fallocate_once(
         &self,
         caller: &Caller,
         ino: InodeNo,
         (offset, end, last): (u64, u64, u64),
         mode: FallocateMode,
-    ) -> Result<()> {
+    ) -> Result<bool> {
         let class = if mode == FallocateMode::PunchHole { Class::Gives } else { Class::Takes };
         self.change(class, 0, |state| {
             let inode = self.ours(state, ino)?;
@@ -223,6 +224,7 @@ impl Waffle {
                 return Err(Errno::OPNOTSUPP.into());
             }
             let keeps_size = !matches!(mode, FallocateMode::Allocate | FallocateMode::ZeroRange);
+            let is_done = keeps_size && end >= inode.size;
             let end = if keeps_size { end.min(inode.size).max(offset) } else { end };
             if !matches!(mode, FallocateMode::Allocate | FallocateMode::AllocateKeepSize) {
                 state.punch(inode.ino, offset, end.min(inode.size), inode.size)?;
@@ -236,9 +238,10 @@ impl Waffle {
                     inode.size = inode.size.max(end);
                 }
                 drop_privileges(inode, caller);
-            })
+            })?;
+            Ok(is_done)
         })
-        .map(drop)
+        .map(|(_, is_done)| is_done)
     }
 
     pub(super) fn do_seek(&self, ino: InodeNo, offset: u64, whence: SeekFrom) -> Result<u64> {

@@ -9,7 +9,7 @@
 //!
 //! **Crash cases**: none of its own. A home that is being written is reached by no root that is stable.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use fstitch_core::num::{to_u64, to_usize};
@@ -55,6 +55,8 @@ pub(super) struct Map {
     log: Vec<(u64, bool)>,
     /// It could not be read, and says nothing.
     is_lost: bool,
+    /// Blocks that stay used whoever gives them up.
+    kept: BTreeSet<u64>,
 }
 
 /// What a block of a level holds, for the device.
@@ -107,6 +109,7 @@ impl Map {
             given_up: 0,
             log: Vec::new(),
             is_lost: false,
+            kept: BTreeSet::new(),
         };
         let regions = map.shape.counts[0];
         for region in 0..regions {
@@ -307,11 +310,19 @@ impl Map {
         Ok(None)
     }
 
+    /// From now on these blocks, and no others, stay used when they are given up: whoever mends knows that others have them.
+    pub(super) fn keep(&mut self, blocks: BTreeSet<u64>) {
+        self.kept = blocks;
+    }
+
     /// Gives a block up.
     ///
     /// # Errors
     /// `Io`; `Corrupt` if it is free.
     pub(super) fn give_up(&mut self, cache: &Cache, block: u64) -> Result<()> {
+        if self.kept.contains(&block) {
+            return Ok(());
+        }
         let (region, bit) = (block / REGION, block % REGION);
         let maps = self.load(cache, region)?;
         if maps.new[to_usize(bit / 64)] >> (bit % 64) & 1 == 0 {

@@ -28,6 +28,7 @@ mod inodes;
 mod known;
 pub mod layout;
 mod map;
+mod marks;
 pub mod mkfs;
 mod moves;
 mod names;

@@ -47,7 +47,7 @@ impl FileSystem for Waffle {
     }
 
     fn setattr(&self, caller: &Caller, ino: InodeNo, set: &SetAttr) -> Result<Attr> {
-        self.do_setattr(caller, ino, set)
+        self.of_inode(ino, || self.do_setattr(caller, ino, set))
     }
 
     fn readlink(&self, ino: InodeNo) -> Result<Vec<u8>> {
@@ -57,20 +57,22 @@ impl FileSystem for Waffle {
     fn mknod(&self, caller: &Caller, parent: InodeNo, name: &[u8], mode: u16, rdev: u32) -> Result<Entry> {
         let (kind, rdev) = node_kind(mode, rdev)?;
         let perm = mode & 0o7777;
-        self.make(&Make { caller, parent, name: Some(name), kind, perm, rdev, target: b"" })
+        let make = Make { caller, parent, name: Some(name), kind, perm, rdev, target: b"" };
+        self.of_names(&[parent], || self.make(&make))
     }
 
     fn mkdir(&self, caller: &Caller, parent: InodeNo, name: &[u8], perm: u16) -> Result<Entry> {
         let (kind, perm) = (FileKind::Directory, directory_perm(perm));
-        self.make(&Make { caller, parent, name: Some(name), kind, perm, rdev: 0, target: b"" })
+        let make = Make { caller, parent, name: Some(name), kind, perm, rdev: 0, target: b"" };
+        self.of_names(&[parent], || self.make(&make))
     }
 
     fn symlink(&self, caller: &Caller, parent: InodeNo, name: &[u8], target: &[u8]) -> Result<Entry> {
-        self.do_symlink(caller, (parent, name), target)
+        self.of_names(&[parent], || self.do_symlink(caller, (parent, name), target))
     }
 
     fn link(&self, _caller: &Caller, ino: InodeNo, parent: InodeNo, name: &[u8]) -> Result<Entry> {
-        self.do_link(ino, (parent, name))
+        self.of_names(&[parent], || self.do_link(ino, (parent, name)))
     }
 
     fn tmpfile(&self, caller: &Caller, parent: InodeNo, perm: u16) -> Result<Entry> {
@@ -79,11 +81,11 @@ impl FileSystem for Waffle {
     }
 
     fn unlink(&self, _caller: &Caller, parent: InodeNo, name: &[u8]) -> Result<()> {
-        self.do_remove((parent, name), FileKind::Regular)
+        self.of_names(&[parent], || self.do_remove((parent, name), FileKind::Regular))
     }
 
     fn rmdir(&self, _caller: &Caller, parent: InodeNo, name: &[u8]) -> Result<()> {
-        self.do_remove((parent, name), FileKind::Directory)
+        self.of_names(&[parent], || self.do_remove((parent, name), FileKind::Directory))
     }
 
     fn rename(
@@ -93,7 +95,7 @@ impl FileSystem for Waffle {
         to: (InodeNo, &[u8]),
         mode: RenameMode,
     ) -> Result<()> {
-        self.do_rename(from, to, mode)
+        self.of_names(&[from.0, to.0], || self.do_rename(from, to, mode))
     }
 
     fn read(&self, ino: InodeNo, offset: u64, buf: &mut [u8]) -> Result<usize> {
@@ -101,15 +103,15 @@ impl FileSystem for Waffle {
     }
 
     fn write(&self, caller: &Caller, ino: InodeNo, offset: u64, data: &[u8]) -> Result<usize> {
-        self.write_as(Author::Caller(caller), ino, offset, data)
+        self.of_inode(ino, || self.write_as(Author::Caller(caller), ino, offset, data))
     }
 
     fn write_back(&self, ino: InodeNo, offset: u64, data: &[u8], stamps: bool) -> Result<usize> {
-        self.write_as(Author::Earlier { stamps }, ino, offset, data)
+        self.of_inode(ino, || self.write_as(Author::Earlier { stamps }, ino, offset, data))
     }
 
     fn share(&self, caller: &Caller, from: (InodeNo, u64), to: (InodeNo, u64), len: u64) -> Result<u64> {
-        self.do_share(caller, from, to, len)
+        self.of_inode(to.0, || self.do_share(caller, from, to, len))
     }
 
     fn fallocate(
@@ -120,7 +122,7 @@ impl FileSystem for Waffle {
         len: u64,
         mode: FallocateMode,
     ) -> Result<()> {
-        self.do_fallocate(caller, ino, (offset, len), mode)
+        self.of_inode(ino, || self.do_fallocate(caller, ino, (offset, len), mode))
     }
 
     fn seek(&self, ino: InodeNo, offset: u64, whence: SeekFrom) -> Result<u64> {
@@ -184,7 +186,7 @@ impl FileSystem for Waffle {
         value: &[u8],
         mode: XattrSetMode,
     ) -> Result<()> {
-        self.do_setxattr(ino, (name, value), mode)
+        self.of_inode(ino, || self.do_setxattr(ino, (name, value), mode))
     }
 
     fn listxattr(&self, ino: InodeNo) -> Result<Vec<Vec<u8>>> {
@@ -192,7 +194,7 @@ impl FileSystem for Waffle {
     }
 
     fn removexattr(&self, _caller: &Caller, ino: InodeNo, name: &[u8]) -> Result<()> {
-        self.do_removexattr(ino, name)
+        self.of_inode(ino, || self.do_removexattr(ino, name))
     }
 
     fn flags(&self, ino: InodeNo) -> Result<InodeFlags> {
@@ -251,7 +253,7 @@ impl Waffle {
         match name {
             SNAPSHOTS if parent == self.root() => Ok(SNAPSHOTS_INO),
             _ => {
-                let found = state.find(tree, &dir, name)?.ok_or(Errno::NOENT)?;
+                let found = state.find_unchanged(tree, &dir, name)?.ok_or(Errno::NOENT)?;
                 Ok(Self::outside(state, tree, found.ino))
             }
         }

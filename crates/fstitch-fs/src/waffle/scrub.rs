@@ -22,7 +22,7 @@ use super::layout::root::Root;
 use super::layout::{BLOCK, FAN, ROOT_INO, sum};
 use super::snapshot::before;
 use super::state::State;
-use super::tree::{Key, Obj};
+use super::tree::{Key, Obj, has_twice};
 use super::volume::{SNAPSHOTS, Waffle};
 
 /// Blocks that are read while the lock is held.
@@ -130,6 +130,8 @@ struct Walk<'a> {
     stable: u64,
     /// Nodes that were read, `None` for damaged ones.
     nodes: FxHashMap<u64, Option<Arc<BlockBuf>>>,
+    /// Those of which some leaves are being looked for, from level 2 on: no tree has one twice.
+    passed: FxHashSet<u64>,
     /// Blocks that may still be read.
     left: u64,
 }
@@ -341,8 +343,8 @@ impl<'a> Walk<'a> {
     /// One of what no tree has alone.
     fn of_tables(state: &'a State, device: &'a dyn BlockDevice, part: &'a mut ScrubPart) -> Self {
         let stable = if state.is_settled() { state.root.generation } else { state.root.generation - 1 };
-        let nodes = FxHashMap::default();
-        Self { state, device, part, tree: state.head, name: b"", after: 0, stable, nodes, left: HELD }
+        let (nodes, passed) = Default::default();
+        Self { state, device, part, tree: state.head, name: b"", after: 0, stable, nodes, passed, left: HELD }
     }
 
     /// Looks at inodes and what they have, from a place on; says where to go on when enough was read.
@@ -417,6 +419,7 @@ impl<'a> Walk<'a> {
         subject: Subject,
     ) -> Result<Vec<(u64, Ref)>> {
         let mut leaves = Vec::new();
+        self.passed.clear();
         if covers(fork.height, from.0) {
             self.collect((obj, fork.height, 0), fork.root, from, subject, &mut leaves)?;
         }
@@ -450,6 +453,11 @@ impl<'a> Walk<'a> {
             }
         };
         let Some(node) = node else { return Ok(()) };
+        if level > 1 && (has_twice(&node) || !reference.is_none() && !self.passed.insert(reference.block)) {
+            // It was never written so, and may have leaves without end.
+            self.note(reference.block, subject);
+            return Ok(());
+        }
         let step = span(level - 1);
         let begin = from.saturating_sub(index * span(level)) / step;
         for slot in begin..FAN {
@@ -551,15 +559,15 @@ impl<'a> Walk<'a> {
                 found.push(Some(bytes));
                 continue;
             }
-            self.part.note(Damaged {
-                block: reference.block,
-                what: subject.what,
-                tree: self.name.to_vec(),
-                inode: subject.inode.map(|ino| Waffle::outside(self.state, self.tree, ino)),
-                paths: Vec::new(),
-            });
+            self.note(reference.block, subject);
             found.push(None);
         }
         Ok(found)
+    }
+
+    fn note(&mut self, block: u64, subject: Subject) {
+        let inode = subject.inode.map(|ino| Waffle::outside(self.state, self.tree, ino));
+        let tree = self.name.to_vec();
+        self.part.note(Damaged { block, what: subject.what, tree, inode, paths: Vec::new() });
     }
 }

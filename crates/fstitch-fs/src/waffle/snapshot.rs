@@ -16,7 +16,7 @@ use super::layout::record::{RECORDS_MAX, Record, Source, TREE_END, TreeKind, is_
 use super::layout::{FAN, NAME_MAX};
 use super::state::{Class, State};
 use super::tree::{Key, Obj};
-use super::volume::{Waffle, when_full};
+use super::volume::{Waffle, is_of_reading, when_full};
 
 /// A snapshot or a clone, for who lists them.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -105,6 +105,7 @@ impl State {
             return done;
         }
         self.apply()?;
+        self.leaves.forget();
         let Record { inodes, ino_end, free_ino, orphan, used, orphans, .. } = *last;
         if let Some(tree) = &mut self.trees[tree] {
             (tree.inodes, tree.ino_end, tree.free_ino) = (inodes, ino_end, free_ino);
@@ -144,7 +145,7 @@ impl State {
     }
 
     /// Whether a tree is being removed.
-    fn has_removed(&self) -> bool {
+    pub(super) fn has_removed(&self) -> bool {
         self.trees.iter().flatten().any(|tree| tree.kind == TreeKind::Removed)
     }
 
@@ -334,49 +335,65 @@ impl Waffle {
         if self.has_ager() { Ok(()) } else { self.purge().or_else(when_full) }
     }
 
-    /// Frees the blocks of snapshots and clones that are being removed, one after the other, each in one commit.
+    /// Frees the blocks of snapshots and clones that are being removed, one after the other, each in one commit. One that cannot be read
+    /// does not keep the others.
     ///
     /// # Errors
     /// `Io`, `Corrupt`; those of a commit.
     pub fn purge(&self) -> Result<()> {
-        let is_removed =
-            |tree: &Option<Record>| tree.as_ref().is_some_and(|tree| tree.kind == TreeKind::Removed);
-        loop {
-            let number = self.share().state.trees.iter().position(is_removed);
-            let Some(number) = number.filter(|_| !self.options().read_only) else { return Ok(()) };
-            self.change_trees(|state, now| {
-                if !state.trees.get(number).is_some_and(is_removed) {
-                    return Ok(());
-                }
-                state.begin(now);
-                let done = state.give_up_tree(number).and_then(|()| state.check_room(Class::Last));
-                if done.is_err() {
-                    state.undo();
-                    return done;
-                }
-                state.apply()?;
-                state.trees[number] = None;
-                state.note_kept();
-                Ok(())
-            })?;
+        let mut done = Ok(());
+        for id in self.removed() {
+            match self.purge_tree(id) {
+                Err(error) if is_of_reading(&error) => done = done.and(Err(error)),
+                purged => purged?,
+            }
         }
+        done
     }
 
-    /// The same in the background: where damage keeps a snapshot from going, it stays until it is asked for again; where there is no room to
-    /// note what becomes free, until there is some.
+    /// The trees that are being removed, by what never changes of them.
+    fn removed(&self) -> Vec<u64> {
+        if self.options().read_only {
+            return Vec::new();
+        }
+        let is_removed = |tree: &&Record| tree.kind == TreeKind::Removed;
+        self.share().state.trees.iter().flatten().filter(is_removed).map(|tree| tree.id).collect()
+    }
+
+    fn purge_tree(&self, id: u64) -> Result<()> {
+        let is_it = |tree: &Option<Record>| {
+            tree.as_ref().is_some_and(|tree| tree.kind == TreeKind::Removed && tree.id == id)
+        };
+        self.change_trees(|state, now| {
+            let Some(number) = state.trees.iter().position(is_it) else { return Ok(()) };
+            state.begin(now);
+            let done = state.give_up_tree(number).and_then(|()| state.check_room(Class::Last));
+            if done.is_err() {
+                state.undo();
+                return done;
+            }
+            state.apply()?;
+            state.trees[number] = None;
+            state.note_kept();
+            Ok(())
+        })
+    }
+
+    /// The same in the background: where damage or what cannot be read keeps a snapshot from going, it stays until it is asked for again;
+    /// where there is no room to note what becomes free, until there is some. The volume is used all the same.
     ///
     /// # Errors
-    /// Those of a commit, and of the medium.
+    /// Those after which nothing changes any more.
     pub(super) fn purge_beside(&self) -> Result<()> {
         if self.is_stuck() {
             return Ok(());
         }
-        match self.purge() {
-            Err(Error::Corrupt(_)) => {
+        match self.purge().or_else(when_full) {
+            Err(_) if !self.has_ended() => {
                 self.note_stuck();
                 Ok(())
             }
-            done => done.or_else(when_full),
+            done => done,
         }
     }
 

@@ -10,9 +10,10 @@ use std::time::Duration;
 use fstitch_core::num::{to_u64, to_usize};
 use fstitch_core::{BlockBuf, BlockKind, BlockNo, Errno, Error, Result, Structure, Timestamp};
 use fstitch_patch::{Cache, PatchId, PatchState};
+use rustc_hash::FxHashMap;
 
 use super::cluster::Clusters;
-use super::known::Known;
+use super::known::{Known, Leaves};
 use super::layout::BLOCK;
 use super::layout::pointer::Fork;
 use super::layout::record::{RECORD_BYTES, RECORDS_IN_BLOCK, RECORDS_MAX, Record, TreeKind};
@@ -67,9 +68,13 @@ pub(super) struct State {
     pub(super) kept: u64,
     pub(super) map: Map,
     /// Changed nodes.
-    pub(super) nodes: BTreeMap<Key, Node>,
+    pub(super) nodes: FxHashMap<Key, Node>,
     /// Others that were looked at.
     pub(super) known: Known,
+    /// Leaves of inodes that were looked at and are not in memory to be changed, as they are until the next commit.
+    pub(super) leaves: Leaves,
+    /// An inode was changed whose changes are to be stable at once.
+    pub(super) has_marks: bool,
     pub(super) clusters: Clusters,
     undo: Undo,
     /// Contents of files that the operation under way has made.
@@ -100,8 +105,10 @@ impl State {
             head: 0,
             kept: 0,
             map,
-            nodes: BTreeMap::new(),
-            known: Known::new(),
+            nodes: FxHashMap::default(),
+            known: Known::default(),
+            leaves: Leaves::default(),
+            has_marks: false,
             clusters: Clusters::default(),
             undo: Undo::default(),
             staged: Vec::new(),

@@ -7,10 +7,12 @@ use std::sync::Arc;
 
 use fstitch_core::num::to_usize;
 use fstitch_core::{BlockBuf, BlockKind, BlockNo, Errno, Error, Le, Result, Structure};
+use rustc_hash::FxHashSet;
 
 use super::layout::inode::{INODE_BYTES, Inode, Slot, place};
 use super::layout::pointer::{Fork, REF_BYTES, Ref, SHARED, covers, slot_of, span};
 use super::layout::{BLOCK, FAN, HEIGHT_MAX, sum};
+use super::marks::MARKS;
 use super::state::{State, record_place};
 
 /// What a tree of blocks is of. In the order in which a commit goes: what has references comes after what they lead to.
@@ -56,6 +58,23 @@ pub(super) type Key = (Obj, u8, u64);
 
 /// A node that has changed.
 pub(super) type Node = Arc<BlockBuf>;
+
+/// A walk over an object's leaves.
+struct LeafWalk<'a> {
+    tree: usize,
+    range: (u64, u64),
+    /// Blocks of nodes that have nodes below them: no tree has one of these twice.
+    passed: FxHashSet<u64>,
+    visit: &'a mut dyn FnMut(u64) -> bool,
+}
+
+/// Whether two references of a node lead to one block. Of contents files may share those, but never nodes.
+pub(super) fn has_twice(node: &[u8]) -> bool {
+    let mut blocks: Vec<u64> = (0..to_usize(FAN)).map(|slot| Ref::slot(node, slot).block).collect();
+    blocks.retain(|&block| block != 0);
+    blocks.sort_unstable();
+    blocks.windows(2).any(|pair| pair[0] == pair[1])
+}
 
 /// Numbers in a leaf of the table of shared blocks.
 pub(super) const COUNTS_IN_BLOCK: u64 = 1024;
@@ -138,12 +157,24 @@ impl State {
     /// # Errors
     /// `Io`, `Corrupt`.
     pub(super) fn node(&self, tree: usize, obj: Obj, level: u8, index: u64) -> Result<Option<Node>> {
+        self.node_in(tree, obj, level, index, None)
+    }
+
+    /// The same of an object whose fork is known, if it is: looking for that takes as long as looking for the node.
+    pub(super) fn node_in(
+        &self,
+        tree: usize,
+        obj: Obj,
+        level: u8,
+        index: u64,
+        fork: Option<Fork>,
+    ) -> Result<Option<Node>> {
         if self.is_ours(tree, obj)
             && let Some(node) = self.nodes.get(&(obj, level, index))
         {
             return Ok(Some(Arc::clone(node)));
         }
-        let reference = self.reference(tree, obj, level, index)?;
+        let reference = self.reference_in(tree, obj, level, index, fork)?;
         if reference.is_none() {
             return Ok(None);
         }
@@ -160,20 +191,27 @@ impl State {
     /// # Errors
     /// `Io`, `Corrupt`.
     pub(super) fn reference(&self, tree: usize, obj: Obj, level: u8, index: u64) -> Result<Ref> {
+        self.reference_in(tree, obj, level, index, None)
+    }
+
+    fn reference_in(&self, tree: usize, obj: Obj, level: u8, index: u64, fork: Option<Fork>) -> Result<Ref> {
         let parent = (obj, level + 1, index / FAN);
         if self.is_ours(tree, obj)
             && let Some(node) = self.nodes.get(&parent)
         {
             return Ok(Ref::slot(node, slot_of(index)));
         }
-        let fork = self.fork(tree, obj)?;
+        let fork = match fork {
+            Some(fork) => fork,
+            None => self.fork(tree, obj)?,
+        };
         if level > fork.height || !covers(fork.height - level, index) {
             return Ok(Ref::NONE);
         }
         if level == fork.height {
             return Ok(fork.root);
         }
-        let above = self.node(tree, obj, level + 1, index / FAN)?;
+        let above = self.node_in(tree, obj, level + 1, index / FAN, Some(fork))?;
         Ok(above.map_or(Ref::NONE, |node| Ref::slot(&node, slot_of(index))))
     }
 
@@ -193,8 +231,19 @@ impl State {
     /// The same, wherever the tree says that its inodes end: what is in a leaf has its blocks.
     fn slot_in_leaf(&self, tree: usize, ino: u64) -> Result<Slot> {
         let (leaf, at) = place(ino);
+        if self.is_ours(tree, Obj::Inodes)
+            && let Some(bytes) = self.nodes.get(&(Obj::Inodes, 0, leaf))
+        {
+            return Slot::decode(&bytes[at..at + INODE_BYTES], ino);
+        }
+        if let Some(bytes) = self.leaves.get(tree, leaf) {
+            return Slot::decode(&bytes[at..at + INODE_BYTES], ino);
+        }
         match self.node(tree, Obj::Inodes, 0, leaf)? {
-            Some(bytes) => Slot::decode(&bytes[at..at + INODE_BYTES], ino),
+            Some(bytes) => {
+                self.leaves.insert(tree, leaf, &bytes);
+                Slot::decode(&bytes[at..at + INODE_BYTES], ino)
+            }
             None => Slot::decode(&[0; INODE_BYTES], ino),
         }
     }
@@ -224,6 +273,7 @@ impl State {
     pub(super) fn change_inode(&mut self, ino: u64, how: impl FnOnce(&mut Inode)) -> Result<()> {
         let mut inode = self.inode(self.head, ino)?;
         how(&mut inode);
+        self.has_marks |= inode.flags & MARKS != 0;
         let (leaf, at) = place(ino);
         inode.write(&mut self.touch(Obj::Inodes, 0, leaf)?[at..at + INODE_BYTES]);
         Ok(())
@@ -416,7 +466,7 @@ impl State {
     pub(super) fn cut(&mut self, obj: Obj, from: u64, to: u64) -> Result<u64> {
         let fork = self.fork(self.head, obj)?;
         if from == 0 && to == u64::MAX {
-            let leaves = self.drop_below((obj, fork.height, 0), fork.root)?;
+            let leaves = self.drop_below((obj, fork.height, 0), fork.root, &mut FxHashSet::default())?;
             if fork != Fork::default() {
                 self.set_fork(obj, Fork::default())?;
             }
@@ -441,7 +491,7 @@ impl State {
             } else {
                 self.take_slot(obj, level + 1, index, Ref::NONE)?
             };
-            return self.drop_below(key, reference);
+            return self.drop_below(key, reference, &mut FxHashSet::default());
         }
         if self.node(self.head, obj, level, index)?.is_none() {
             return Ok(0);
@@ -465,8 +515,9 @@ impl State {
         Ok(self.nodes.contains_key(&key) || !self.reference(self.head, obj, level, index)?.is_none())
     }
 
-    /// Gives up a node, to which there is this reference unless it is in memory only, and all below it.
-    fn drop_below(&mut self, key: Key, reference: Ref) -> Result<u64> {
+    /// Gives up a node, to which there is this reference unless it is in memory only, and all below it. What damage leads to from more than
+    /// one node is passed once.
+    fn drop_below(&mut self, key: Key, reference: Ref, passed: &mut FxHashSet<u64>) -> Result<u64> {
         let (obj, level, index) = key;
         let is_ours = self.nodes.contains_key(&key);
         let mut leaves = u64::from(level == 0 && (is_ours || !reference.is_none()));
@@ -487,7 +538,10 @@ impl State {
                 let below = Ref::slot(&node, to_usize(slot));
                 // Below what is not in memory nothing is.
                 if !below.is_none() || is_ours && self.nodes.contains_key(&child) {
-                    leaves += self.drop_below(child, below)?;
+                    let is_again = level > 2 && !below.is_none() && !passed.insert(below.block);
+                    if !is_again {
+                        leaves += self.drop_below(child, below, passed)?;
+                    }
                 }
             }
         }
@@ -502,25 +556,21 @@ impl State {
     /// Calls `visit` with the leaves of an object in `from..to` that are there, in their order, until it says no.
     ///
     /// # Errors
-    /// `Io`, `Corrupt`.
+    /// `Io`; `Corrupt` also where a node is in more than one place, by which few blocks would have leaves without end.
     pub(super) fn walk_leaves(
         &self,
         tree: usize,
         obj: Obj,
-        (from, to): (u64, u64),
+        range: (u64, u64),
         visit: &mut dyn FnMut(u64) -> bool,
     ) -> Result<()> {
         let fork = self.fork(tree, obj)?;
-        self.walk_below(tree, (obj, fork.height, 0), (from, to), visit).map(drop)
+        let mut walk = LeafWalk { tree, range, passed: FxHashSet::default(), visit };
+        self.walk_below(&mut walk, (obj, fork.height, 0)).map(drop)
     }
 
-    fn walk_below(
-        &self,
-        tree: usize,
-        (obj, level, index): Key,
-        (from, to): (u64, u64),
-        visit: &mut dyn FnMut(u64) -> bool,
-    ) -> Result<bool> {
+    fn walk_below(&self, walk: &mut LeafWalk<'_>, (obj, level, index): Key) -> Result<bool> {
+        let (tree, (from, to)) = (walk.tree, walk.range);
         let first = index * span(level);
         if first >= to || first.saturating_add(span(level)) <= from {
             return Ok(true);
@@ -529,16 +579,22 @@ impl State {
         if level == 0 {
             let is_there = is_ours && self.nodes.contains_key(&(obj, 0, index))
                 || !self.reference(tree, obj, 0, index)?.is_none();
-            return Ok(!is_there || visit(index));
+            return Ok(!is_there || (walk.visit)(index));
         }
         let Some(node) = self.node(tree, obj, level, index)? else { return Ok(true) };
         let step = span(level - 1);
         let begin = from.saturating_sub(first) / step;
+        if level > 1 && has_twice(&node) {
+            return Err(Self::damaged((obj, level, index), None, "two of its references lead to one node"));
+        }
         for slot in begin..FAN {
             let child = (obj, level - 1, index * FAN + slot);
-            let is_there =
-                !Ref::slot(&node, to_usize(slot)).is_none() || is_ours && self.nodes.contains_key(&child);
-            if is_there && !self.walk_below(tree, child, (from, to), visit)? {
+            let below = Ref::slot(&node, to_usize(slot));
+            if level > 2 && !below.is_none() && !walk.passed.insert(below.block) {
+                return Err(Self::damaged(child, below.block, "this node is elsewhere in the tree as well"));
+            }
+            let is_there = !below.is_none() || is_ours && self.nodes.contains_key(&child);
+            if is_there && !self.walk_below(walk, child)? {
                 return Ok(false);
             }
         }
@@ -559,6 +615,7 @@ impl State {
             self.take_slot(obj, level + 1, index, Ref::NONE)?
         };
         self.release_sound(obj, old)?;
+        self.leaves.forget();
         self.note(key);
         match new {
             Some(node) => drop(self.nodes.insert(key, Arc::new(node))),

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use fstitch_core::lock::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use fstitch_core::order::rank;
-use fstitch_core::{BlockDevice, Clock, Errno, Error, FileKind, InodeNo, Result, Structure, Timestamp};
+use fstitch_core::{BlockDevice, Clock, Errno, Error, FileKind, InodeNo, IoOp, Result, Structure, Timestamp};
 use fstitch_patch::{Cache, CacheOptions};
 use fstitch_posix::table::{self, Header, Table};
 use fstitch_posix::time::AtimePolicy;
@@ -112,12 +112,16 @@ pub struct Waffle {
     was_unclean: bool,
     /// Much has changed: the next operation commits before it begins.
     is_due: AtomicBool,
-    /// A snapshot could not be freed because of damage.
+    /// Snapshots could not be freed because of damage, or of what cannot be read.
     is_stuck: AtomicBool,
+    /// Changes of some inodes are to be stable at once.
+    has_marks: AtomicBool,
     me: Weak<Self>,
     ager: Mutex<Option<Ager>, rank::Table>,
 }
 
+/// How often everything is made stable beside others until they have to wait.
+const ROUNDS: u32 = 2;
 /// Blocks of a file without names that are given up at once.
 const FREED_MAX: u64 = 1 << 16;
 
@@ -131,10 +135,15 @@ pub(super) fn when_full(error: Error) -> Result<()> {
     if error.errno() == Errno::NOSPC { Ok(()) } else { Err(error) }
 }
 
-/// Nor is one whose list of inodes without names is damaged.
+/// Nor is one whose list of inodes without names is damaged, or cannot be read.
 fn when_damaged(error: Error) -> Result<()> {
     // A list that leads to nothing answers so to its users.
-    if matches!(error, Error::Corrupt(_) | Error::Errno(Errno::STALE)) { Ok(()) } else { Err(error) }
+    if is_of_reading(&error) || matches!(error, Error::Errno(Errno::STALE)) { Ok(()) } else { Err(error) }
+}
+
+/// Whether something is damaged or cannot be read, which is of that alone.
+pub(super) fn is_of_reading(error: &Error) -> bool {
+    matches!(error, Error::Corrupt(_) | Error::Io { op: IoOp::Read, .. })
 }
 
 /// The time that the cache lives by.
@@ -205,6 +214,7 @@ impl Waffle {
             was_unclean,
             is_due: AtomicBool::new(false),
             is_stuck: AtomicBool::new(false),
+            has_marks: AtomicBool::new(false),
             me: Weak::clone(me),
             ager: Mutex::default(),
         });
@@ -317,7 +327,7 @@ impl Waffle {
     // ---- changes ----
 
     /// An operation that dirties about `bytes` of contents, all or nothing. Where there is no room for it, what was given up is
-    /// committed, and it is tried once more. The lock is held when it returns.
+    /// committed, also of trees that are being removed, and it is tried once more. The lock is held when it returns.
     ///
     /// # Errors
     /// Those of `operate`; `EROFS`, `ENOSPC`.
@@ -336,6 +346,7 @@ impl Waffle {
         self.cache.reserve_first(bytes)?;
         let mut is_second = false;
         loop {
+            let has_removed;
             let mut core = self.core.write();
             if let Some(error) = &core.end {
                 return Err(error.clone());
@@ -346,11 +357,15 @@ impl Waffle {
                 Ok(done) => {
                     core.state.apply().inspect_err(|error| core.end = Some(error.clone()))?;
                     self.note_changed(&mut core);
+                    if core.state.has_marks {
+                        self.has_marks.store(true, Ordering::Relaxed);
+                    }
                     return Ok((core, done));
                 }
                 Err(error) => {
                     core.state.undo();
-                    let may_help = core.state.is_changed() || core.state.map.given_up() > 0;
+                    has_removed = core.state.has_removed() && !self.is_stuck();
+                    let may_help = core.state.is_changed() || core.state.map.given_up() > 0 || has_removed;
                     if is_second || error.errno() != Errno::NOSPC || !may_help {
                         return Err(error);
                     }
@@ -358,7 +373,7 @@ impl Waffle {
             }
             drop(core);
             is_second = true;
-            self.begin_commit()?;
+            if has_removed { self.purge_beside()? } else { self.begin_commit()? }
         }
     }
 
@@ -435,6 +450,15 @@ impl Waffle {
         self.make_stable()
     }
 
+    /// Whether nothing changes any more, for whatever reason.
+    pub(super) fn has_ended(&self) -> bool {
+        self.share().end.is_some() || self.cache.poisoned().is_some()
+    }
+
+    pub(super) fn has_marks(&self) -> bool {
+        self.has_marks.load(Ordering::Relaxed)
+    }
+
     pub(super) fn is_stuck(&self) -> bool {
         self.is_stuck.load(Ordering::Relaxed)
     }
@@ -463,7 +487,7 @@ impl Waffle {
     /// Those of a commit and of `work`.
     pub(super) fn at_rest<T>(&self, work: impl FnOnce(&mut State) -> Result<T>) -> Result<T> {
         let _alone = self.commits.lock();
-        loop {
+        for _ in 0..ROUNDS {
             if !self.options.read_only {
                 self.make_root(false)?;
             }
@@ -474,6 +498,16 @@ impl Waffle {
                 return work(&mut core.state);
             }
         }
+        // Whoever writes without pause would keep it waiting, and with it everybody who syncs: what came meanwhile becomes stable alone.
+        let mut core = self.core.write();
+        if let Some(error) = &core.end {
+            return Err(error.clone());
+        }
+        let now = self.clock.now();
+        core.state.commit(now, false).inspect_err(|error| core.end = Some(error.clone()))?;
+        self.note_changed(&mut core);
+        self.cache.sync_patches(&[core.state.last_root])?;
+        work(&mut core.state)
     }
 
     /// Ends all changes, for ever.
@@ -522,7 +556,7 @@ impl Waffle {
                     });
                     match walked {
                         // What is below a damaged node stays, and the rest goes at once.
-                        Err(Error::Corrupt(_)) => leaves = 0,
+                        Err(error) if is_of_reading(&error) => leaves = 0,
                         walked => walked?,
                     }
                 }
@@ -550,7 +584,7 @@ impl Waffle {
                 core.state.inode(core.state.head, ino)?.behind
             };
             match self.free_orphan(ino) {
-                Err(error @ Error::Corrupt(_)) => damaged = Err(error),
+                Err(error) if is_of_reading(&error) => damaged = Err(error),
                 done => done?,
             }
             (ino, left) = (behind, left - 1);

@@ -53,13 +53,16 @@ pub fn block(image: &mut [u8], number: u64) -> Option<&mut [u8]> {
 /// What is done with a leaf: its bytes, the blocks that it was given, its number.
 type Leaf<'a> = dyn FnMut(&mut [u8], &mut Vec<u64>, u64) + 'a;
 
+/// A reference with this sum keeps it.
+pub const WRONG: u64 = 0xbad;
+
 /// Brings the sums above a tree's blocks up to date, so that what was changed there is believed; `seen` ends cycles.
 fn reseal(image: &mut [u8], fork: Fork, seen: &mut Vec<u64>, leaf: &mut Leaf<'_>) -> Ref {
     reseal_at(image, fork.root, fork.height, seen, leaf)
 }
 
 fn reseal_at(image: &mut [u8], reference: Ref, level: u8, seen: &mut Vec<u64>, leaf: &mut Leaf<'_>) -> Ref {
-    if reference.is_none() || block(image, reference.block).is_none() || level > 8 {
+    if reference.is_none() || reference.sum == WRONG || block(image, reference.block).is_none() || level > 8 {
         return reference;
     }
     if !seen.contains(&reference.block) {
@@ -498,4 +501,139 @@ fn damaged_images_do_not_panic() {
             assert!(found.is_clean(), "image {number}: {:#?}", found.findings);
         }
     }
+}
+
+/// The first inode that is a directory or a file of this many names or bytes: its block, and its first byte there.
+pub fn inode_of(image: &[u8], kind: u16, size: u64) -> (u64, usize) {
+    inode_where(image, |bytes| {
+        u16::from_le_bytes([bytes[0], bytes[1]]) & 0xf000 == kind
+            && u64::from_le_bytes(bytes[32..40].try_into().unwrap()) == size
+    })
+}
+
+/// A free block of a volume with a map of one block, which the map has as used from now on.
+fn taken(image: &mut [u8]) -> u64 {
+    let used = used(image);
+    let new = (19..BLOCKS).find(|number| !used.contains(number)).unwrap();
+    let mut root = Root::find(image).unwrap().unwrap();
+    let map = block(image, root.map.block).unwrap();
+    map[usize::try_from(new / 8).unwrap()] |= 1 << (new % 8);
+    (root.map.sum, root.map.extra, root.free) = (sum(map), root.map.extra - 1, root.free - 1);
+    block(image, root.place()).unwrap().copy_from_slice(&root.encode());
+    new
+}
+
+/// Gives an inode contents of few nodes and no leaves: so many on each level below the top, and each node of a level leads to all of the one
+/// below, or in all of its slots to the only one. Sums are right.
+fn plant_nodes(image: &mut [u8], (leaf, byte): (u64, usize), (height, on_level): (u8, usize)) {
+    let mut below: Vec<u64> = Vec::new();
+    for level in 1..=height {
+        let count = if level == height { 1 } else { on_level };
+        let nodes: Vec<u64> = (0..count).map(|_| taken(image)).collect();
+        for &node in &nodes {
+            let bytes = block(image, node).unwrap();
+            bytes.fill(0);
+            for slot in 0..if below.len() == 1 { 128 } else { below.len() } {
+                let reference = Ref { block: below[slot % below.len()], birth: 1, ..Ref::NONE };
+                reference.write(bytes, slot * 32);
+            }
+        }
+        below = nodes;
+    }
+    let inode = &mut block(image, leaf).unwrap()[byte..byte + INODE_BYTES];
+    inode[2] = height;
+    if inode[1] & 0xf0 == 0x80 {
+        // A file that is long enough for all of it.
+        inode[32..40].copy_from_slice(&(1_u64 << 60).to_le_bytes());
+    }
+    Ref { block: below[0], birth: 1, ..Ref::NONE }.write(inode, 96);
+    believed(image);
+}
+
+/// Nodes that lead to the same nodes, level by level, would have leaves without end: no walk goes through all of these.
+#[test]
+fn nodes_that_are_in_many_places_are_damage() {
+    const FILE: u16 = 0x8000;
+    const DIRECTORY: u16 = 0x4000;
+    let image = populated();
+    for (kind, size) in [(FILE, 700_000), (DIRECTORY, 140)] {
+        for shape in [(2, 1), (8, 1), (8, 8)] {
+            let mut damaged = image.clone();
+            let place = inode_of(&image, kind, size);
+            plant_nodes(&mut damaged, place, shape);
+            let device = Arc::new(MemDevice::from_image(4096, damaged.clone()));
+            let fs = mount(&device);
+            let is_damage = |found: fstitch_core::Result<()>| {
+                assert!(matches!(found, Err(fstitch_core::Error::Corrupt(_))), "{kind:#x}: {found:?}");
+            };
+            let name: &[u8] = if kind == FILE { b"large" } else { b"dir" };
+            let ino = fs.lookup(fs.root(), name).unwrap().attr.ino;
+            if kind == FILE {
+                is_damage(fs.seek(ino, 0, fstitch_core::SeekFrom::Data).map(drop));
+                is_damage(fs.seek(ino, 0, fstitch_core::SeekFrom::Hole).map(drop));
+            } else {
+                is_damage(fs.readdir(ino, 0, &mut |_| true));
+            }
+            let scrubbed = fs.scrub(None, 1 << 14).unwrap();
+            assert!(scrubbed.next.is_none() && !scrubbed.damaged.is_empty());
+            assert!(scrubbed.damaged.iter().all(|damaged| damaged.inode == Some(ino)));
+            fs.unmount().unwrap();
+            if kind == FILE {
+                // A snapshot keeps all of it: nothing that is given up says that it was met before.
+                let device = Arc::new(MemDevice::from_image(4096, damaged.clone()));
+                let fs = mount(&device);
+                fs.make_snapshot(b"all").unwrap();
+                fs.unlink(&CALLER, fs.root(), name).unwrap();
+                fs.forget(ino, 1);
+                fs.unmount().unwrap();
+            }
+            let found = check::check(Arc::new(MemDevice::from_image(4096, damaged.clone()))).unwrap();
+            assert!(found.findings.iter().any(|finding| finding.code == "block-used-twice"));
+            let (left, _) = mended(damaged);
+            assert!(left.iter().any(|(code, _)| *code == "block-used-twice"), "it is told: {left:?}");
+        }
+    }
+}
+
+/// A leaf that a directory's depth does not reach is damage for who doubles it as for who lists it.
+#[test]
+fn a_leaf_behind_the_last_one_of_a_directory_is_damage() {
+    let mut image = populated();
+    let (leaf, byte) = inode_of(&image, 0x4000, 140);
+    let inode = block(&mut image, leaf).unwrap()[byte..byte + INODE_BYTES].to_vec();
+    assert_eq!(inode[2], 1, "its height");
+    let node = Ref::read(&inode, 96).block;
+    let new = taken(&mut image);
+    let first = Ref::slot(block(&mut image, node).unwrap(), 0);
+    let head = [&block(&mut image, first.block).unwrap()[..4], &[16, 0, 0, 0]].concat();
+    let of_dir = block(&mut image, first.block).unwrap()[8..16].to_vec();
+    block(&mut image, new).unwrap().fill(0);
+    block(&mut image, new).unwrap()[..16].copy_from_slice(&[head, of_dir].concat());
+    Ref { block: new, ..first }.write(block(&mut image, node).unwrap(), 100 * 32);
+    believed(&mut image);
+    let device = Arc::new(MemDevice::from_image(4096, image));
+    let fs = mount(&device);
+    let dir = fs.lookup(fs.root(), b"dir").unwrap().attr.ino;
+    let failed = (0..200).find_map(|number| {
+        fs.symlink(&CALLER, dir, format!("a-new-name-that-takes-room-{number}").as_bytes(), b"x").err()
+    });
+    assert!(matches!(failed, Some(fstitch_core::Error::Corrupt(_))), "{failed:?}");
+    fs.unmount().unwrap();
+}
+
+/// A file that shares blocks with itself may have more of them than the volume: nothing is wrong with it.
+#[test]
+fn a_file_longer_than_its_volume_is_whole() {
+    let device = made_with(BLOCKS, false);
+    let fs = mount(&device);
+    let ino = file(&fs, fs.root(), "file", &[7; 64 * BLOCK]).unwrap();
+    for doubled in 0..4 {
+        let len = (64 * BLOCK as u64) << doubled;
+        let copied = fs.share(&CALLER, (ino, 0), (ino, len), len).unwrap();
+        assert_eq!(copied, len);
+    }
+    assert!(fs.getattr(ino).unwrap().blocks / 8 > BLOCKS);
+    fs.unmount().unwrap();
+    let (left, mended) = mended(device.image());
+    assert_eq!((left, mended), (vec![], 0));
 }

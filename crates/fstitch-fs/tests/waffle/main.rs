@@ -7,6 +7,7 @@
 mod clones;
 mod compressed;
 mod damage;
+mod faults;
 mod full;
 mod mend;
 mod rig;

@@ -1,5 +1,9 @@
 //! `fsck` of damaged volumes: what leads to files comes back, and what is lost is told.
 
+mod owners;
+mod roots;
+mod unread;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -122,7 +126,7 @@ fn one_bit_is_restored() {
         let mut seed = fstitch_core::Seed::new(7);
         let all: Vec<u64> = used(&image).into_iter().filter(|_| seed.below(6) == 0).collect();
         assert!(all.len() > 20);
-        for number in all.into_iter().chain([root.map.block, root.trees.root.block]) {
+        for number in all.into_iter().chain([root.map.block, root.trees.root.block, root.place()]) {
             let mut damaged = image.clone();
             block(&mut damaged, number).unwrap()[usize::try_from(seed.below(4096)).unwrap()] ^=
                 1 << seed.below(8);

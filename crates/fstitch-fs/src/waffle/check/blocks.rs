@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use fstitch_core::num::to_usize;
 use fstitch_core::{BlockKind, CheckReport, FileKind, Le, Result};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::super::cluster::cluster_of;
 use super::super::layout::inode::{INODE_BYTES, INODES_IN_BLOCK, Inode, Slot, place};
@@ -16,7 +16,7 @@ use super::super::snapshot::before;
 use super::super::state::State;
 use super::super::tree::{COUNTS_IN_BLOCK, Key, Obj};
 use super::restore::Suspects;
-use super::{damage, note};
+use super::{damage, is_unread, note};
 
 /// Findings about single blocks of one region; the rest is one more.
 const LISTED: u32 = 8;
@@ -64,6 +64,8 @@ struct Blocks<'a> {
     state: &'a State,
     report: &'a mut CheckReport,
     found: Census,
+    /// Blocks that have not been followed, because they are not what the references say that led to them: of another one they may be.
+    broken: FxHashSet<u64>,
     /// Clusters of the file that is being looked at.
     clusters: BTreeSet<u64>,
     /// Blocks that are used, and nobody's that can be read.
@@ -87,7 +89,8 @@ pub(super) fn census(state: &State, report: &mut CheckReport) -> Result<Census> 
 
 impl<'a> Blocks<'a> {
     fn new(state: &'a State, report: &'a mut CheckReport) -> Self {
-        Self { state, report, found: Census::default(), clusters: BTreeSet::new(), unknown: 0 }
+        let (found, broken, clusters) = Default::default();
+        Self { state, report, found, broken, clusters, unknown: 0 }
     }
 
     fn follow_all(&mut self) -> Result<()> {
@@ -124,8 +127,8 @@ impl<'a> Blocks<'a> {
             damage(self.report, "reference", State::damaged(key, None, problem).to_string());
             // It is somebody's, whatever else is wrong.
             let (first, end) = self.state.data();
-            if (first..end).contains(&reference.block) {
-                self.mark(reference, false);
+            if (first..end).contains(&reference.block) && self.mark(reference, false) {
+                self.broken.insert(reference.block);
             }
             self.found.unread += u64::from(level > 0 || obj == Obj::Inodes);
             return Ok(());
@@ -142,19 +145,25 @@ impl<'a> Blocks<'a> {
         if is_packable {
             self.clusters.insert(cluster_of(index));
         }
-        if !self.mark(reference, level == 0 && matches!(obj, Obj::Data(_))) {
+        let is_first = self.mark(reference, level == 0 && matches!(obj, Obj::Data(_)));
+        if !is_first && !self.broken.contains(&reference.block) {
             // It was followed before, or it is a block of a file that another one has as well.
             return Ok(());
         }
         let kind = if level == 0 && matches!(obj, Obj::Data(_)) { at.kind } else { obj.kind(level) };
-        let found = self.state.load(reference, key, kind);
+        let found = self.state.load(reference, key, kind).map_err(|error| match is_unread(&error) {
+            true => State::damaged(key, reference.block, format!("it cannot be read: {error}")),
+            false => error,
+        });
         let Some(bytes) = note(self.report, "block-damaged", found)? else {
             if self.found.suspects.len() < SUSPECTS_MAX {
                 self.found.suspects.push((reference, kind));
             }
+            self.broken.insert(reference.block);
             self.found.unread += u64::from(level > 0 || obj == Obj::Inodes);
             return Ok(());
         };
+        self.broken.remove(&reference.block);
         if level > 0 {
             for slot in 0..FAN {
                 let below = Ref::slot(&bytes, to_usize(slot));

@@ -5,7 +5,8 @@
 //!
 //! **Invariants.** 1. The map comes first: nothing takes a block that is in use. As long as something cannot be read, what the map says is
 //! used stays so, and where the map cannot be read either, all is. 2. A tree is mended by operations as a mount makes them, which go
-//! into its next root as a whole or not at all. 3. Snapshots are not changed.
+//! into its next root as a whole or not at all. 3. Snapshots are not changed. 4. A block that anything else leads to is not given up, whoever
+//! of its users is mended: at the end the map is computed of those that are left.
 
 use std::collections::VecDeque;
 
@@ -21,6 +22,7 @@ use super::super::map::WORDS;
 use super::super::state::{Class, State};
 use super::super::tree::{COUNTS_IN_BLOCK, Obj};
 use super::blocks::{self, Census};
+use super::is_unread;
 use super::salvage::{self, Salvage};
 
 /// Names that are tried for what has lost its own.
@@ -46,12 +48,13 @@ pub(super) fn all(state: &mut State, now: Timestamp) -> Result<u64> {
     Ok(mended + counted(state, now)?.map_or(0, |(mended, _)| mended))
 }
 
-/// The map, and the counts of shared blocks, as references say; `None` if there is no room to say so.
+/// The map, and the counts of shared blocks, as references say; `None` if there is no room to say so, or the medium does not give the map.
 fn counted(state: &mut State, now: Timestamp) -> Result<Option<(u64, Census)>> {
     let census = blocks::census(state, &mut CheckReport::default())?;
     let is_known = census.unread == 0;
     let State { map, cache, .. } = state;
-    let regions = map.correct(cache, |region, had| {
+    map.keep(census.twice.clone());
+    let corrected = map.correct(cache, |region, had| {
         let reached = census.marks.get(&region).map_or([0; WORDS], |words| **words);
         let mut words = Box::new(reached);
         match (is_known, had) {
@@ -60,7 +63,11 @@ fn counted(state: &mut State, now: Timestamp) -> Result<Option<(u64, Census)>> {
             (false, None) => words.fill(u64::MAX),
         }
         words
-    })?;
+    });
+    let regions = match corrected {
+        Err(error) if is_unread(&error) => return Ok(None),
+        corrected => corrected?,
+    };
     let mended = operation(state, now, |state| shares(state, &census))?;
     // The root says how many blocks are free.
     if regions > 0 && mended == 0 || state.root.free != state.map.avail() {
@@ -73,7 +80,7 @@ fn counted(state: &mut State, now: Timestamp) -> Result<Option<(u64, Census)>> {
     Ok(Some((mended + regions, census)))
 }
 
-/// One operation and its root. Where there is no room for it, nothing is changed.
+/// One operation and its root. Where there is no room for it, or it needs what the medium does not give, nothing is changed.
 fn operation(state: &mut State, now: Timestamp, work: impl FnOnce(&mut State) -> Result<u64>) -> Result<u64> {
     state.begin(now);
     match work(state).and_then(|mended| state.check_room(Class::Last).map(|()| mended)) {
@@ -87,6 +94,10 @@ fn operation(state: &mut State, now: Timestamp, work: impl FnOnce(&mut State) ->
             Ok(0)
         }
         Err(Error::Errno(Errno::NOSPC) | Error::Corrupt(_)) => {
+            state.undo();
+            Ok(0)
+        }
+        Err(error) if is_unread(&error) => {
             state.undo();
             Ok(0)
         }
@@ -455,16 +466,16 @@ impl Mend<'_> {
                 _ => names,
             };
             let (mut leaves, mut last) = (0, None);
-            let most = self.state.root.blocks;
             let walked =
                 self.state.walk_leaves(self.state.head, Obj::Data(ino), (0, u64::MAX), &mut |leaf| {
                     (leaves, last) = (leaves + 1, Some(leaf));
-                    leaves <= most
+                    true
                 });
             let (blocks, size) = match walked {
                 Ok(()) => (leaves, self.size_with(&inode, last)?),
                 // What cannot be read still has its blocks.
                 Err(Error::Corrupt(_)) => (inode.blocks, inode.size),
+                Err(error) if is_unread(&error) => (inode.blocks, inode.size),
                 Err(error) => return Err(error),
             };
             if (links, blocks, size) != (inode.nlink, inode.blocks, inode.size) {
@@ -486,6 +497,7 @@ impl Mend<'_> {
                 match self.state.load(reference, (Obj::Data(inode.ino), 0, leaf), BlockKind::Data) {
                     Ok(bytes) if bytes[end..].iter().any(|&byte| byte != 0) => Ok((leaf + 1) * BLOCK_BYTES),
                     Ok(_) | Err(Error::Corrupt(_)) => Ok(inode.size),
+                    Err(error) if is_unread(&error) => Ok(inode.size),
                     Err(error) => Err(error),
                 }
             }

@@ -2,11 +2,11 @@
 //! was written. It is written again where it was, and everything is as before: contents, snapshots, tables.
 
 use fstitch_core::num::to_usize;
-use fstitch_core::{BlockDevice, BlockKind, BlockNo, BlockRead, BlockWrite, Error, Result};
+use fstitch_core::{BlockDevice, BlockKind, BlockNo, BlockRead, BlockWrite, Error, Le, Result};
 
 use super::super::layout::pointer::{Fork, Ref};
-use super::super::layout::root::Root;
-use super::super::layout::{BLOCK, FAN, MapShape, sum};
+use super::super::layout::root::{Root, SUM_AT, read_head};
+use super::super::layout::{BLOCK, BLOCK_BYTES, FAN, MapShape, ROOT_PLACES, sum};
 
 /// What the tables of a volume are, for the device.
 const KIND: BlockKind = BlockKind::GroupDescriptor;
@@ -63,6 +63,50 @@ pub(super) fn fork(device: &dyn BlockDevice, fork: Fork, root: &Root) -> Result<
         suspects = below;
     }
     Ok(restored)
+}
+
+/// The last root, and its bytes as they were written, if one bit of it is wrong on the medium. A root is written in one piece after all that
+/// it leads to is stable: one that is so nearly whole was not torn, or is as good as the one before it. Any other is as a cut
+/// may leave it, and nobody can say more.
+pub(super) fn root(device: &dyn BlockDevice) -> Result<Option<(Root, Vec<u8>)>> {
+    let head = read_head(device)?;
+    let blocks = device.geometry().bytes() / BLOCK_BYTES;
+    // What a valid one says that cannot be, whoever reads it tells.
+    let Ok(valid) = Root::find(&head) else { return Ok(None) };
+    let mut last: Option<(Root, Vec<u8>)> = None;
+    for place in ROOT_PLACES {
+        let at = to_usize(place * BLOCK_BYTES);
+        let Some(there) = head.get(at..at + BLOCK).filter(|there| !Root::is_there(there)) else { continue };
+        let mut bytes = there.to_vec();
+        if !find_root(&mut bytes) {
+            continue;
+        }
+        let Ok(root) = Root::decode(&bytes, place) else { continue };
+        let is_next = valid.as_ref().is_none_or(|valid| root.generation == valid.generation + 1);
+        let is_last = last.as_ref().is_none_or(|(other, _)| other.generation < root.generation);
+        if root.blocks <= blocks && is_next && is_last {
+            last = Some((root, bytes));
+        }
+    }
+    Ok(last)
+}
+
+/// Writes a root's bytes where they were.
+pub(super) fn put_root(device: &dyn BlockDevice, root: &Root, bytes: &[u8]) -> Result<()> {
+    assert!(Root::is_there(bytes), "a root is written that is one");
+    device.write(&[BlockWrite { block: BlockNo(root.place()), kind: BlockKind::Superblock, data: bytes }])?;
+    device.flush()
+}
+
+/// Changes one bit so that the bytes are a root's, if there is one: in what the sum is of, or in the sum.
+fn find_root(bytes: &mut [u8]) -> bool {
+    let (said, found) = (Le::u64(bytes, SUM_AT), sum(&bytes[..SUM_AT]));
+    if (said ^ found).count_ones() == 1 {
+        Le::put_u64(bytes, SUM_AT, found);
+    } else if !find(&mut bytes[..SUM_AT], said) {
+        return false;
+    }
+    Root::is_there(bytes)
 }
 
 /// Changes one bit so that the bytes have this sum, if there is one.

@@ -20,7 +20,7 @@ use super::super::layout::record::RECORDS_MAX;
 use super::super::layout::{BLOCK, FAN, sum};
 use super::super::snapshot::before;
 use super::super::state::State;
-use super::super::tree::{Key, Node, Obj};
+use super::super::tree::{Key, Node, Obj, has_twice};
 use super::blocks::Census;
 
 /// Bits by which the sum of a block may differ from the one in a damaged node that refers to it.
@@ -79,6 +79,10 @@ impl<'a> Salvage<'a> {
             }
         };
         if let Some(node) = node.filter(|_| level > 0) {
+            if level > 1 && has_twice(&node) {
+                let problem = "two of its references lead to one node";
+                return Err(State::damaged(key, reference.block, problem));
+            }
             for slot in 0..FAN {
                 let reference = Ref::slot(&node, to_usize(slot));
                 if !reference.is_none() {

@@ -14,7 +14,8 @@ const MAGIC: [u8; 8] = *b"WAFFLE\x1a\n";
 const VERSION: u32 = 1;
 const LOG_BLOCK: u32 = 12;
 const LABEL: usize = 64;
-const SUM_AT: usize = BLOCK - 8;
+/// Where the sum of all before it is.
+pub const SUM_AT: usize = BLOCK - 8;
 const CLOSED: u8 = 1;
 
 /// Features without which a volume may not be used, by their bits.
