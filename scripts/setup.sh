@@ -53,6 +53,7 @@ test | proofs)
     # UFS volumes.
     need makefs makefs
     need fsstat sleuthkit
+    need grub-fstest grub-common
     # Clients of the NBD server.
     need nbdinfo libnbd-bin
     need nbdcopy libnbd-bin

@@ -5,6 +5,8 @@ are filled through a mount, changed in every way that moves fragments and maps, 
   - Debian's kernel under qemu (its ufs module), all of them in one boot,
   - dissect.ffs, a reader in Python (little-endian volumes, where it is installed),
   - sleuthkit (`fls` and `icat`),
+  - GRUB (grub-fstest; little-endian volumes),
+  - fuse-ufs, a file system in Rust (UFS2, where it is installed; it ends a part of a directory at a removed name),
 and every name, kind, size, target and every byte must be what our own mount shows. Others' names for what is wrong would be ours to explain.
 """
 
@@ -30,6 +32,8 @@ SHAPES = (
     ("ufs1", "little", 16384, 2048, True), ("ufs2", "big", 32768, 4096, True),
 )
 SIZE = 48 << 20
+# What listings say of an empty file.
+EMPTY = f"0 {hashlib.md5(b'').hexdigest()}"
 # Seconds that the machine may take.
 PATIENCE = 900
 
@@ -223,6 +227,45 @@ def by_sleuthkit(image, version):
     return found
 
 
+def by_grub(image):
+    """What GRUB shows: names of directories and files, and bytes. It follows links, and lists names that were removed, as empty files."""
+    found, todo = {}, [""]
+    while todo:
+        inner = todo.pop()
+        found[f"d .{inner}"] = None
+        for name in common.run("grub-fstest", image, "ls", f"(loop0){inner}/").stdout.split():
+            path = f"{inner}/{name.removesuffix('/')}"
+            if name in ("./", "../"):
+                continue
+            if name.endswith("/"):
+                todo.append(path)
+                continue
+            read = subprocess.run(["grub-fstest", image, "cat", f"(loop0){path}"], capture_output=True, check=False)
+            if read.returncode == 0:
+                found[f"f .{path}"] = f"{len(read.stdout)} {hashlib.md5(read.stdout).hexdigest()}"
+    return found
+
+
+def known(ours, theirs, may_be):
+    """Theirs without what `may_be` takes for removed and we do not have."""
+    return {name: value for name, value in theirs.items() if name in ours or not may_be(value)}
+
+
+def by_fuse_ufs(work, image):
+    """What fuse-ufs shows, through a mount of its own."""
+    at = f"{work}/theirs"
+    os.makedirs(at, exist_ok=True)
+    common.run("fuse-ufs", image, at)
+    try:
+        for _ in range(100):
+            if os.path.ismount(at):
+                break
+            time.sleep(0.05)
+        return tree(at)
+    finally:
+        common.run("fusermount3", "-u", at)
+
+
 def same(ours, theirs, who, without=""):
     """Both show the same; nothing is compared of kinds `without`, nor where they say nothing."""
     kept = {name: value for name, value in ours.items() if name[0] not in without}
@@ -252,10 +295,13 @@ def main():
     guests.kernel_options(parser)
     options = parser.parse_args()
     guests.check_options(parser, options)
-    common.require(root=True, fuse=True, commands=("makefs", "fls", "icat", "qemu-system-x86_64", "busybox"))
+    common.require(root=True, fuse=True, commands=("makefs", "fls", "icat", "grub-fstest", "qemu-system-x86_64", "busybox"))
     binary, summary = common.program(options), common.Summary("UFS as others read it")
     if not dissect_is_there():
         print("skipped: dissect.ffs is not installed (pip install dissect.ffs)")
+    has_fuse_ufs = shutil.which("fuse-ufs") is not None
+    if not has_fuse_ufs:
+        print("skipped: fuse-ufs is not installed (cargo install fuse-ufs)")
     with common.workdir(options, "ufs-readers") as work:
         made = []
         for no, shape in enumerate(SHAPES):
@@ -269,6 +315,15 @@ def main():
             if shape[1] == "little" and dissect_is_there():
                 with summary.case(f"{name}: dissect.ffs"):
                     same(ours, by_dissect(image), "dissect.ffs", without="d")
+            if shape[1] == "little":
+                with summary.case(f"{name}: GRUB"):
+                    same(ours, known(ours, by_grub(image), lambda value: value == EMPTY), "GRUB", without="l")
+            if has_fuse_ufs and is_found(shape) and shape[0] == "ufs2":
+                with summary.case(f"{name}: fuse-ufs"):
+                    theirs = by_fuse_ufs(work, image)
+                    if len(theirs) < 100:
+                        raise common.Failure(f"fuse-ufs shows {len(theirs)} names")
+                    same({name: value for name, value in ours.items() if name in theirs}, theirs, "fuse-ufs")
         types = ["ufs2" if shape[0] == "ufs2" else "44bsd" for _, shape, *_ in made]
         try:
             kernels = kernel_trees(options, work, [image for _, _, image, _ in made], types)
