@@ -581,3 +581,70 @@ fn marks_come_after_counts(asks: bool) {
     }
     assert!(cut > 2 && ends == 1, "{cut} cuts");
 }
+
+/// Whatever is written, cut, synced and written out in between: what an fsync has promised of a file that is longer than its direct blocks is
+/// there, before anybody mends the volume as well.
+#[test]
+fn what_an_fsync_promised_behind_the_direct_blocks_is_there() {
+    for turn in 0..12_u64 {
+        let mut seed = fstitch_core::Seed::new(turn);
+        let version = if turn % 2 == 0 { Version::One } else { Version::Two };
+        let mut options = MkfsOptions::new(version, [7, 9], Timestamp { secs: 1_700_000_000, nanos: 0 });
+        (options.block_size, options.fragment_size) = (Some(4096), Some(512));
+        let medium = Arc::new(MemDevice::new(512, 16_384));
+        mkfs(&*medium, &options, &mut |_, _| {}).unwrap();
+        let combination = u8::try_from(seed.below(32)).unwrap();
+        let cache = CacheOptions {
+            optimizations: Optimizations::combination(combination),
+            cache_size: if turn % 3 == 0 { 1 << 20 } else { 16 << 20 },
+            ..CacheOptions::default()
+        };
+        let arrangement = Arrangement { cache, ..Arrangement::default() };
+        let device = Arc::<MemDevice>::clone(&medium);
+        let (fs, _) = arrange::open::<Ufs>(device, &arrangement, Arc::new(SystemClock::new())).unwrap();
+        let mode = FileKind::Regular.mode_bits() | 0o644;
+        let file = fs.mknod(&Caller::default(), fs.root(), b"file", mode, 0).unwrap().attr.ino;
+        fs.sync().unwrap();
+        let mut expected = Vec::new();
+        for step in 0..60_u8 {
+            match seed.below(12) {
+                0..=5 => {
+                    let bytes = vec![step + 1; usize::try_from(1 + seed.below(60_000)).unwrap()];
+                    let at = if seed.below(4) == 0 {
+                        seed.below(1 + expected.len() as u64)
+                    } else {
+                        expected.len() as u64
+                    };
+                    let done = fs.write(&Caller::default(), file, at, &bytes).unwrap();
+                    let at = usize::try_from(at).unwrap();
+                    expected.resize(expected.len().max(at + done), 0);
+                    expected[at..at + done].copy_from_slice(&bytes[..done]);
+                }
+                6 => {
+                    let size = seed.below(1 + expected.len() as u64);
+                    let set = fstitch_core::SetAttr { size: Some(size), ..Default::default() };
+                    fs.setattr(&Caller::default(), file, &set).unwrap();
+                    expected.truncate(usize::try_from(size).unwrap());
+                }
+                7 | 8 => {
+                    let odd = seed.below(5);
+                    let wanted = &mut |BlockNo(block)| block % 5 != odd;
+                    let _ = fs.format().cache().step_blocks(wanted).unwrap();
+                }
+                _ => {
+                    fs.fsync(file, seed.below(2) == 0).unwrap();
+                    let image = medium.image();
+                    for what in [image.clone(), repaired(&image, RepairMode::Preen).0] {
+                        let found = contents(&opened(&what).unwrap(), "file").unwrap();
+                        assert!(
+                            found == expected,
+                            "turn {turn}, step {step}: {} of {}",
+                            found.len(),
+                            expected.len()
+                        );
+                    }
+                }
+            }
+        }
+    }
+}
