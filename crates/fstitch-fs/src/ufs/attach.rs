@@ -227,7 +227,7 @@ impl Ufs {
                 if is_behind && inode.disk.kind == FileKind::Regular {
                     let (befores, below) = (PatchIds::from_slice(befores), Vec::new());
                     let length = befores.clone();
-                    inode.late.push(Late {
+                    inode.add_late(Late {
                         node: leaf,
                         slot: from,
                         start,
@@ -291,7 +291,7 @@ impl Ufs {
         let patches = match place {
             Some((node, slot, places, _)) if is_behind && inode.disk.kind == FileKind::Regular => {
                 let late = Late { node, slot, start: top, count: 1, places, befores, below: starts };
-                inode.late.push(late);
+                inode.add_late(late);
                 return Ok((PatchIds::from_slice(contents), count));
             }
             Some((_, at, blocks, mut links)) => {

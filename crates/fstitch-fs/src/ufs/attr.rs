@@ -183,7 +183,7 @@ impl Ufs {
     }
 
     fn lengthen_to(&self, inode: &mut Inode, block: &Block, size: u64, befores: &[PatchId]) -> PatchIds {
-        if size == inode.disk.size && !inode.is_ahead && inode.late.is_empty() {
+        if size == inode.disk.size && !inode.is_ahead && !inode.has_late() {
             return PatchIds::new();
         }
         let mut befores = PatchIds::from_slice(befores);

@@ -44,12 +44,21 @@ pub(super) struct Late {
     pub(super) below: Vec<u64>,
 }
 
+/// Such pointers of a file.
+#[derive(Default)]
+pub(super) struct LatePointers {
+    /// Those that wait for a length.
+    waiting: Vec<Late>,
+    /// The last ones that were put into their places.
+    last: LastLate,
+}
+
 /// The last pointers that were put into their places.
 ///
 /// Those of one fragment need no order among themselves: whatever the earlier ones come after, the later ones do as well, by the length. So
 /// when these may be written, all may.
 #[derive(Default)]
-pub(super) struct LastLate {
+struct LastLate {
     /// The fragment that has them.
     place: Option<BlockNo>,
     /// Their patches.
@@ -76,11 +85,23 @@ impl Late {
     }
 }
 
+impl Inode {
+    /// Adds pointers, which wait for a length.
+    pub(super) fn add_late(&mut self, late: Late) {
+        self.late.get_or_insert_default().waiting.push(late);
+    }
+
+    /// Whether some wait.
+    pub(super) fn has_late(&self) -> bool {
+        self.late.as_ref().is_some_and(|late| !late.waiting.is_empty())
+    }
+}
+
 impl Ufs {
     /// Pointer `slot` of a file's block of pointers `node`, also before it is put there.
     pub(super) fn child(&self, inode: &Inode, node: u64, slot: u64) -> Result<u64> {
         let is_it = |late: &&Late| late.node == node && (late.slot..late.slot + late.count).contains(&slot);
-        match inode.late.iter().find(is_it) {
+        match inode.late.as_ref().and_then(|late| late.waiting.iter().find(is_it)) {
             Some(late) => Ok(late.pointer(slot, self.per_block())),
             None => self.read_pointer(inode.ino, node, slot),
         }
@@ -89,39 +110,50 @@ impl Ufs {
     /// Puts what is late into its place, after `length` and one after the other. Returns the patches.
     pub(super) fn put_late(&self, inode: &mut Inode, length: PatchIds) -> PatchIds {
         let mut patches = PatchIds::new();
-        for late in std::mem::take(&mut inode.late) {
+        if !inode.has_late() {
+            return patches;
+        }
+        let mut all = inode.late.take().unwrap_or_default();
+        for late in std::mem::take(&mut all.waiting) {
             let mut tx = self.cache.lock();
-            let put = self.put_one(&mut tx, inode, &late, &length);
+            let put = self.put_one(&mut tx, (inode, &mut all.last), &late, &length);
             drop(tx);
             for &node in &late.below {
                 self.memory.set_links(node, put.clone(), &self.cache);
             }
             patches.extend(put);
         }
+        inode.late = Some(all);
         patches
     }
 
-    fn put_one(&self, tx: &mut Tx<'_>, inode: &mut Inode, late: &Late, length: &PatchIds) -> PatchIds {
+    fn put_one(
+        &self,
+        tx: &mut Tx<'_>,
+        (inode, last): (&mut Inode, &mut LastLate),
+        late: &Late,
+        length: &PatchIds,
+    ) -> PatchIds {
         let mut patches = PatchIds::new();
         let earlier = inode.gathered();
-        if inode.last_late.place.is_none() && !earlier.is_empty() {
+        if last.place.is_none() && !earlier.is_empty() {
             // The inode had left memory: they are among what its fsync waits for.
-            inode.last_late.last = PatchIds::from_slice(&[tx.empty_after(&earlier)]);
+            last.last = PatchIds::from_slice(&[tx.empty_after(&earlier)]);
         }
         for (block, from, to) in &late.places {
             let mut befores = late.befores.clone();
             befores.extend_from_slice(length);
-            inode.last_late.go_on(block.no(), length.is_empty());
-            befores.extend_from_slice(&inode.last_late.before);
+            last.go_on(block.no(), length.is_empty());
+            befores.extend_from_slice(&last.before);
             // With the pointer before it, which stays as it is, this is one patch with that.
-            let joins = inode.last_late.end == Some(*from);
+            let joins = last.end == Some(*from);
             let place = [(block.clone(), from - u64::from(joins), *to)];
             let at = self.pointer_place(0, from.saturating_sub(1)).1;
             let is = if joins { self.pointer_in(&tx.data(block)[at..], 0) } else { 0 };
             let set = |slot: u64| if slot < *from { is } else { late.pointer(slot, self.per_block()) };
             let put = self.put_pointers(tx, inode, &place, set, &befores);
-            inode.last_late.last.clone_from(&put);
-            inode.last_late.end = Some(*to);
+            last.last.clone_from(&put);
+            last.end = Some(*to);
             patches.extend(put);
         }
         patches

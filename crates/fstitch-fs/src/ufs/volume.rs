@@ -17,7 +17,7 @@ use super::alloc::Run;
 use super::damaged_inode;
 use super::groups::Groups;
 use super::hashes::{self, Hasher};
-use super::late::{LastLate, Late};
+use super::late::LatePointers;
 use super::layout::dirent::{Manner, NAME_MAX};
 use super::layout::inode::{DIRECT, DiskInode, flag as inode_flag};
 use super::layout::superblock::{READ, ROOT_INO, Superblock, flag, hashed};
@@ -68,9 +68,8 @@ pub struct Inode {
     pub(super) held: PatchIds,
     /// There are pointers behind its end in memory that come to the medium with the length that needs them.
     pub(super) is_ahead: bool,
-    /// Pointers behind its end in blocks of pointers, which come to the medium after the length that needs them.
-    pub(super) late: Vec<Late>,
-    pub(super) last_late: LastLate,
+    /// Pointers behind its end in blocks of pointers, of a file that has had some.
+    pub(super) late: Option<Box<LatePointers>>,
     /// How it was before its last block was made whole for an allocation that is not attached yet.
     pub(super) filled_from: Option<(u64, u64)>,
     /// Blocks of pointers taken for allocations that are not attached yet, by level and first block of the file.
@@ -99,8 +98,7 @@ impl Inode {
             held: PatchIds::new(),
             filled_from: None,
             is_ahead: false,
-            late: Vec::new(),
-            last_late: LastLate::default(),
+            late: None,
             reserved: BTreeMap::new(),
             last: None,
             gather,
