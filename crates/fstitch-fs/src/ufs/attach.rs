@@ -14,7 +14,7 @@
 use std::sync::Arc;
 
 use fstitch_core::num::to_u64;
-use fstitch_core::{BlockBuf, BlockKind, BlockNo, Caller, Errno, FileKind, Result};
+use fstitch_core::{BlockBuf, BlockKind, BlockNo, Caller, Errno, Result};
 use fstitch_patch::{Block, PatchId, PatchIds, Tx};
 
 use super::alloc::{Near, Run};
@@ -224,7 +224,7 @@ impl Ufs {
             Reached::Leaf(leaf) => {
                 let (from, to) = (block - path.first, block - path.first + blocks);
                 let places = self.pointer_blocks(leaf, from, to)?;
-                if is_behind && inode.disk.kind == FileKind::Regular {
+                if is_behind && inode.has_length_first() {
                     let (befores, below) = (PatchIds::from_slice(befores), Vec::new());
                     let length = befores.clone();
                     inode.add_late(Late {
@@ -289,7 +289,7 @@ impl Ufs {
             befores.extend_from_slice(&node.run.bits);
         }
         let patches = match place {
-            Some((node, slot, places, _)) if is_behind && inode.disk.kind == FileKind::Regular => {
+            Some((node, slot, places, _)) if is_behind && inode.has_length_first() => {
                 let late = Late { node, slot, start: top, count: 1, places, befores, below: starts };
                 inode.add_late(late);
                 return Ok((PatchIds::from_slice(contents), count));

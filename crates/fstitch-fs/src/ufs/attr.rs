@@ -16,7 +16,7 @@
 use std::ops::Range;
 
 use fstitch_core::num::to_u64;
-use fstitch_core::{Errno, FileKind, InodeFlags, Result, Timestamp};
+use fstitch_core::{Errno, InodeFlags, Result, Timestamp};
 use fstitch_patch::{Block, PatchId, PatchIds};
 
 use super::layout::inode::{DIRECT, INDIRECT, LINKS_AT, MODE_AT, places, put_time};
@@ -207,7 +207,7 @@ impl Ufs {
         befores.append(&mut inode.held);
         let (mut lost, mut fragments) = self.lose(inode, size);
         let mut failed = None;
-        if inode.disk.kind == FileKind::Regular {
+        if inode.has_length_first() {
             let cleared = self.clear_behind(inode, self.blocks_of(size), &befores);
             for (start, levels) in cleared.unreachable {
                 fragments += if levels == 0 { self.per_block() } else { 0 };

@@ -91,6 +91,11 @@ impl Inode {
         self.late.get_or_insert_default().waiting.push(late);
     }
 
+    /// Whether pointers behind its end come after the length, and are cleared before it.
+    pub(super) fn has_length_first(&self) -> bool {
+        self.disk.kind == FileKind::Regular
+    }
+
     /// Whether some wait.
     pub(super) fn has_late(&self) -> bool {
         self.late.as_ref().is_some_and(|late| !late.waiting.is_empty())
@@ -135,10 +140,9 @@ impl Ufs {
         length: &PatchIds,
     ) -> PatchIds {
         let mut patches = PatchIds::new();
-        let earlier = inode.gathered();
-        if last.place.is_none() && !earlier.is_empty() {
-            // The inode had left memory: they are among what its fsync waits for.
-            last.last = PatchIds::from_slice(&[tx.empty_after(&earlier)]);
+        if last.place.is_none() {
+            // The inode may have left memory: earlier ones are among what its fsync waits for.
+            last.last = PatchIds::from_slice(&[tx.empty_after(&inode.gathered())]);
         }
         for (block, from, to) in &late.places {
             let mut befores = late.befores.clone();
@@ -164,7 +168,7 @@ impl Ufs {
         let covered = self.blocks_of(inode.disk.size);
         // Snapshots have holes wherever nothing has changed.
         let is_snapshot = inode.disk.flags & flag::SNAPSHOT != 0;
-        if inode.disk.kind != FileKind::Regular || is_snapshot || covered <= to_u64(DIRECT) {
+        if !inode.has_length_first() || is_snapshot || covered <= to_u64(DIRECT) {
             return;
         }
         let mut search = Search { end: covered, nodes: NODES_MAX };
@@ -199,12 +203,12 @@ impl Ufs {
         let each = (1..levels).fold(1_u64, |span, _| span.saturating_mul(self.pointers()));
         let slots = pointers.iter().enumerate().rev();
         let slots = slots.map(|(slot, &pointer)| (first + to_u64(slot) * each, pointer));
-        let mut there =
-            slots.filter(|&(start, pointer)| pointer != 0 && start < search.end).collect::<Vec<_>>();
-        if levels == 1 {
-            return there.first().map(|&(start, _)| start);
+        let end = search.end;
+        let mut there = slots.filter(|&(start, pointer)| pointer != 0 && start < end);
+        match levels {
+            1 => there.next().map(|(start, _)| start),
+            _ => there.find_map(|(start, below)| self.last_below(inode, (below, levels - 1), start, search)),
         }
-        there.drain(..).find_map(|(start, below)| self.last_below(inode, (below, levels - 1), start, search))
     }
 
     /// Puts what is late into its place after nothing, for an operation that came to no length.

@@ -35,6 +35,8 @@ impl State {
         let generation = self.generation();
         self.pack_loose()?;
         self.touch(Obj::Trees, 0, record_place(self.head).0)?;
+        // From here on leaves are elsewhere, also where this fails.
+        self.leaves.forget();
         self.place(|obj| obj != Obj::Trees)?;
         self.put_records()?;
         self.place(|_| true)?;
@@ -50,7 +52,6 @@ impl State {
         self.put_root()?;
         self.changed_at = None;
         self.discard_undo();
-        self.leaves.forget();
         Ok(())
     }
 

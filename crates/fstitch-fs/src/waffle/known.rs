@@ -65,7 +65,7 @@ impl Leaves {
         leaves[slot(leaf)] = Some((tree, leaf, Arc::clone(node)));
     }
 
-    /// After a commit, and whatever else has put nodes into the places of others.
+    /// When changed leaves get their blocks, and whatever else has put nodes into the places of others.
     pub(super) fn forget(&self) {
         self.0.lock().clear();
     }

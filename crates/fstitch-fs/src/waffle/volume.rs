@@ -373,7 +373,10 @@ impl Waffle {
             }
             drop(core);
             is_second = true;
-            if has_removed { self.purge_beside()? } else { self.begin_commit()? }
+            if has_removed {
+                self.purge_beside()?;
+            }
+            self.begin_commit()?;
         }
     }
 

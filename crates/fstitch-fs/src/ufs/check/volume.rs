@@ -8,7 +8,9 @@ use super::source::Source;
 use crate::ufs::hashes;
 use crate::ufs::layout::dirent::Manner;
 use crate::ufs::layout::inode::{DIRECT, flag as inode_flag};
-use crate::ufs::layout::superblock::{READ, ROOT_INO, SUPERBLOCK_MAX, Superblock, Version, hashed};
+use crate::ufs::layout::superblock::{
+    READ, ROOT_INO, SUPERBLOCK_MAX, Superblock, Version, at as field, hashed,
+};
 use crate::ufs::order::Order;
 
 /// Fields of the superblock that only the checker reads or writes, by their bytes.
@@ -20,8 +22,6 @@ pub(super) mod at {
     pub(in super::super) const CLEAN: usize = 209;
     pub(in super::super) const READ_ONLY: usize = 210;
     pub(in super::super) const OLD_FLAGS: usize = 211;
-    pub(in super::super) const JOURNAL_VERSION: usize = 864;
-    pub(in super::super) const JOURNAL_LOCATION: usize = 865;
     pub(in super::super) const JOURNAL_INODE: usize = 896;
     pub(in super::super) const QUOTA_INODES: [usize; 2] = [912, 920];
     pub(in super::super) const PRIMARY: usize = 1000;
@@ -261,8 +261,7 @@ impl Volume<'_> {
 
     /// NetBSD's journal is somewhere.
     fn has_journal(&self) -> bool {
-        let location = self.raw[at::JOURNAL_LOCATION];
-        self.is_updated() && self.raw[at::JOURNAL_VERSION] == 1 && location > 0 && location <= JOURNAL_INSIDE
+        self.is_updated() && self.shape.has_log
     }
 
     /// NetBSD's journal is in use.
@@ -274,7 +273,7 @@ impl Volume<'_> {
     pub(super) fn hidden(&self) -> Vec<u32> {
         let mut found = Vec::new();
         let mut add = |at: usize| found.extend(u32::try_from(self.long(at)).ok().filter(|&ino| ino > 2));
-        if self.has_journal() && self.raw[at::JOURNAL_LOCATION] == JOURNAL_INSIDE {
+        if self.has_journal() && self.raw[field::JOURNAL_LOCATION] == JOURNAL_INSIDE {
             add(at::JOURNAL_INODE);
         }
         if self.has_quotas() {
