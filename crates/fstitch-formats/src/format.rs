@@ -94,6 +94,10 @@ pub trait Format: Send + Sync {
         let _ = device;
         Ok(false)
     }
+    /// Whether its volumes can be changed by one mechanism or another; of a format that has its own alone, nobody can prefer another one.
+    fn has_choice(&self) -> bool {
+        true
+    }
     /// The mechanism by which a volume keeps what `asked` says; `None` for a format that gives no choice of that.
     fn durability(&self, asked: Durability) -> Option<Consistency> {
         let _ = asked;

@@ -86,6 +86,10 @@ impl Format for WaffleFormat {
         Ok(Waffle::mount(device, cache.clone(), clock, options)?)
     }
 
+    fn has_choice(&self) -> bool {
+        false
+    }
+
     fn describe(
         &self,
         device: &dyn BlockDevice,

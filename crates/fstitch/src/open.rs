@@ -468,7 +468,9 @@ fn mechanism(
 ) -> Result<Option<Consistency>> {
     let name = format.names().first().unwrap_or(&"this");
     let usual = match options.preferred {
-        Some(preferred) if options.consistency.is_none() => by_journal(device, format, preferred)?,
+        Some(preferred) if options.consistency.is_none() && format.has_choice() => {
+            by_journal(device, format, preferred)?
+        }
         _ => options.consistency,
     };
     let of = |durability| format.durability(durability);

@@ -95,6 +95,10 @@ impl Format for Minix {
         Ok(Arc::new(MinixLld::open(Disk::open(device, &of_disk)?.0, options, clock)?))
     }
 
+    fn has_choice(&self) -> bool {
+        false
+    }
+
     fn describe(
         &self,
         device: &dyn BlockDevice,

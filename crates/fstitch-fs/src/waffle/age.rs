@@ -45,7 +45,9 @@ impl Ager {
                 }
                 drop(is_over);
                 let Some(fs) = fs.upgrade() else { return };
-                let done = [fs.purge_beside(), fs.commit_if_old(age)];
+                // What is old does not wait for a large snapshot.
+                let meanwhile = || fs.commit_if_old(age).map(|()| !*seen.is_over.lock());
+                let done = [fs.purge_slowly(&meanwhile), fs.commit_if_old(age)];
                 // Whoever changes or syncs the volume next is told: it takes no changes any more.
                 if done.iter().any(Result::is_err) && fs.has_ended() {
                     return;

@@ -9,6 +9,7 @@
 //! long as a clone comes from it, and a tree as long as it has snapshots: what a clone shares with others, its origin has.
 
 use fstitch_core::{Errno, Error, Result, Timestamp};
+use rustc_hash::FxHashSet;
 
 use super::layout::inode::{INODE_BYTES, INODES_IN_BLOCK, Slot, place};
 use super::layout::pointer::{Fork, Ref};
@@ -17,6 +18,9 @@ use super::layout::{FAN, NAME_MAX};
 use super::state::{Class, State};
 use super::tree::{Key, Obj};
 use super::volume::{Waffle, is_of_reading, when_full};
+
+/// Blocks that a removal looks at without a pause for others.
+const AHEAD: usize = 64;
 
 /// A snapshot or a clone, for who lists them.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,6 +60,11 @@ pub(super) fn before(trees: &[Option<Record>], tree: &Record) -> Option<(usize, 
         Some((number, other)) => Some((number, other.generation)),
         None => origin(tree.head).and_then(|number| Some((number, trees[number].as_ref()?.generation))),
     }
+}
+
+/// Whether this tree is being removed.
+fn is_removed(tree: &Option<Record>, id: u64) -> bool {
+    tree.as_ref().is_some_and(|tree| tree.kind == TreeKind::Removed && tree.id == id)
 }
 
 /// The tree that comes after a snapshot: the next one, or the tree that it is of.
@@ -178,56 +187,93 @@ impl State {
     /// # Errors
     /// `Io`, `Corrupt`.
     fn give_up_tree(&mut self, number: usize) -> Result<()> {
-        let tree = self.record(number)?.clone();
-        let kept = before(&self.trees, &tree).map_or(0, |(_, generation)| generation);
-        let is_clone = tree.head == tree.id;
-        let after = if is_clone { None } else { Some(after(&self.trees, &tree).ok_or(Errno::STALE)?) };
-        let only = Only { kept, after };
-        self.give_up_fork(only, Obj::Inodes, tree.inodes)
+        let only = self.only(number)?;
+        let fork = self.record(number)?.inodes;
+        self.give_up_fork(only, Obj::Inodes, fork)
     }
 
     fn give_up_fork(&mut self, only: Only, obj: Obj, fork: Fork) -> Result<()> {
-        self.give_up_below(only, (obj, fork.height, 0), fork.root)
+        let mut left = Left::of(obj, fork);
+        while let Some(next) = left.stack.pop() {
+            if let Some(alone) = self.pass(only, next, &mut left)? {
+                self.free(alone)?;
+            }
+        }
+        Ok(())
     }
 
-    fn give_up_below(&mut self, only: Only, key: Key, reference: Ref) -> Result<()> {
+    /// What a tree that is being removed has alone.
+    fn only(&self, number: usize) -> Result<Only> {
+        let tree = self.record(number)?;
+        let kept = before(&self.trees, tree).map_or(0, |(_, generation)| generation);
+        let is_clone = tree.head == tree.id;
+        let after = if is_clone { None } else { Some(after(&self.trees, tree).ok_or(Errno::STALE)?) };
+        Ok(Only { kept, after })
+    }
+
+    /// Looks at what a reference leads to that a tree may have alone, and adds what is below it to what is left to look at. Returns the
+    /// reference if its block can go.
+    fn pass(&self, only: Only, (key, reference): (Key, Ref), left: &mut Left) -> Result<Option<Ref>> {
         let (obj, level, index) = key;
         if reference.is_none() || reference.birth <= only.kept {
-            return Ok(());
+            return Ok(None);
         }
         let theirs = match only.after.map(|after| self.reference(after, obj, level, index)) {
             None | Some(Err(Error::Errno(Errno::STALE))) => Ref::NONE,
             // Nobody knows whether that one has it: it stays marked as used.
-            Some(Err(Error::Corrupt(_))) => return Ok(()),
+            Some(Err(Error::Corrupt(_))) => return Ok(None),
             Some(found) => found?,
         };
         if theirs == reference {
-            return Ok(());
+            return Ok(None);
         }
+        let sound = || Ok(self.check_leaf(reference, key).is_ok().then_some(reference));
         // What is below a damaged node stays marked as used, as in `drop_below`.
         let is_leading = level > 0 || obj == Obj::Inodes;
         let node = match is_leading.then(|| self.load(reference, key, obj.kind(level))) {
-            Some(Err(Error::Corrupt(_))) => {
-                let is_sound = self.check_leaf(reference, key).is_ok();
-                return if is_sound { self.free(reference) } else { Ok(()) };
-            }
+            Some(Err(Error::Corrupt(_))) => return sound(),
             found => found.transpose()?,
         };
+        // What is pushed last is looked at first.
         if let Some(node) = node.as_ref().filter(|_| level > 0) {
-            for (slot, child) in (0..FAN).map(|slot| (slot, index * FAN + slot)) {
+            for slot in (0..FAN).rev() {
                 let below = Ref::slot(node, fstitch_core::num::to_usize(slot));
-                self.give_up_below(only, (obj, level - 1, child), below)?;
+                if !below.is_none() && (level <= 2 || left.passed.insert(below.block)) {
+                    left.stack.push(((obj, level - 1, index * FAN + slot), below));
+                }
             }
         } else if let Some(leaf) = &node {
-            for ino in index * INODES_IN_BLOCK..(index + 1) * INODES_IN_BLOCK {
+            for ino in (index * INODES_IN_BLOCK..(index + 1) * INODES_IN_BLOCK).rev() {
                 let (_, at) = place(ino);
                 if let Ok(Slot::Used(inode)) = Slot::decode(&leaf[at..at + INODE_BYTES], ino) {
-                    self.give_up_fork(only, Obj::Data(ino), inode.data)?;
-                    self.give_up_fork(only, Obj::Xattrs(ino), inode.xattrs)?;
+                    left.push(Obj::Xattrs(ino), inode.xattrs);
+                    left.push(Obj::Data(ino), inode.data);
                 }
             }
         }
-        if self.check_leaf(reference, key).is_ok() { self.free(reference) } else { Ok(()) }
+        sound()
+    }
+}
+
+/// What a removal still looks at.
+#[derive(Default)]
+struct Left {
+    stack: Vec<(Key, Ref)>,
+    /// Blocks of nodes that have nodes below them: what damage leads to from more than one is looked at once.
+    passed: FxHashSet<u64>,
+}
+
+impl Left {
+    fn of(obj: Obj, fork: Fork) -> Self {
+        let mut left = Self::default();
+        left.push(obj, fork);
+        left
+    }
+
+    fn push(&mut self, obj: Obj, fork: Fork) {
+        if !fork.root.is_none() {
+            self.stack.push(((obj, fork.height, 0), fork.root));
+        }
     }
 }
 
@@ -361,11 +407,10 @@ impl Waffle {
     }
 
     fn purge_tree(&self, id: u64) -> Result<()> {
-        let is_it = |tree: &Option<Record>| {
-            tree.as_ref().is_some_and(|tree| tree.kind == TreeKind::Removed && tree.id == id)
-        };
         self.change_trees(|state, now| {
-            let Some(number) = state.trees.iter().position(is_it) else { return Ok(()) };
+            let Some(number) = state.trees.iter().position(|tree| is_removed(tree, id)) else {
+                return Ok(());
+            };
             state.begin(now);
             let done = state.give_up_tree(number).and_then(|()| state.check_room(Class::Last));
             if done.is_err() {
@@ -379,8 +424,8 @@ impl Waffle {
         })
     }
 
-    /// The same in the background: where damage or what cannot be read keeps a snapshot from going, it stays until it is asked for again;
-    /// where there is no room to note what becomes free, until there is some. The volume is used all the same.
+    /// The same where nobody asks for it: where damage or what cannot be read keeps a snapshot from going, it stays until it is asked for
+    /// again; where there is no room to note what becomes free, until there is some. The volume is used all the same.
     ///
     /// # Errors
     /// Those after which nothing changes any more.
@@ -395,6 +440,45 @@ impl Waffle {
             }
             done => done,
         }
+    }
+
+    /// The same in the background, after a look that keeps nobody waiting, between whose pieces `meanwhile` is done: an error of it, or
+    /// that it says no, puts the removal off.
+    ///
+    /// # Errors
+    /// As [`Waffle::purge_beside`], and those of `meanwhile`.
+    pub(super) fn purge_slowly(&self, meanwhile: &dyn Fn() -> Result<bool>) -> Result<()> {
+        if self.is_stuck() {
+            return Ok(());
+        }
+        for id in self.removed() {
+            if !self.read_ahead(id, meanwhile)? {
+                return Ok(());
+            }
+        }
+        self.purge_beside()
+    }
+
+    /// Brings into memory what removing a tree looks at, a piece after the other: nobody waits for the medium then while it has the tree
+    /// to itself. What cannot be read is left to the removal to tell. Returns whether it may begin.
+    fn read_ahead(&self, id: u64, meanwhile: &dyn Fn() -> Result<bool>) -> Result<bool> {
+        let mut left = None;
+        while meanwhile()? {
+            let core = self.share();
+            let state = &core.state;
+            let Some(number) = state.trees.iter().position(|tree| is_removed(tree, id)) else {
+                return Ok(true);
+            };
+            let (Ok(only), Ok(tree)) = (state.only(number), state.record(number)) else { return Ok(true) };
+            let left = left.get_or_insert_with(|| Left::of(Obj::Inodes, tree.inodes));
+            for _ in 0..AHEAD {
+                let Some(next) = left.stack.pop() else { return Ok(true) };
+                if state.pass(only, next, left).is_err() {
+                    return Ok(true);
+                }
+            }
+        }
+        Ok(false)
     }
 
     /// Changes the table of trees when everything is stable, and makes that stable.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::time::Duration;
 
 use fstitch_core::{
@@ -301,4 +301,76 @@ fn changes_of_what_is_marked_are_stable_at_once() {
     // What is marked in no way waits for a commit.
     fs.mkdir(&CALLER, fs.root(), b"later", 0o755).unwrap();
     assert!(after_cut().lookup(fs.root(), b"later").is_err());
+}
+
+/// A device from which the thread of commits reads when it is told to alone.
+struct Gated {
+    below: Arc<MemDevice>,
+    asks: SyncSender<Sender<()>>,
+}
+
+impl BlockDevice for Gated {
+    fn geometry(&self) -> Geometry {
+        self.below.geometry()
+    }
+
+    fn read(&self, reads: &mut [BlockRead<'_>]) -> Result<()> {
+        if std::thread::current().name() == Some("fstitch-commit") {
+            let (goes, told) = channel();
+            if self.asks.send(goes).is_ok() {
+                told.recv().unwrap();
+            }
+        }
+        self.below.read(reads)
+    }
+
+    fn write(&self, writes: &[BlockWrite<'_>]) -> Result<()> {
+        self.below.write(writes)
+    }
+
+    fn flush(&self) -> Result<()> {
+        self.below.flush()
+    }
+
+    fn discard(&self, start: BlockNo, count: u64) -> Result<()> {
+        self.below.discard(start, count)
+    }
+}
+
+#[test]
+fn nobody_waits_for_what_a_removal_reads() {
+    let (asks, asked) = sync_channel(0);
+    let device = Arc::new(Gated { below: with_snapshot(), asks });
+    let below = Arc::clone(&device.below);
+    let cache = CacheOptions { cache_size: 4 << 20, ..CacheOptions::default() };
+    let age = Duration::from_millis(20);
+    let options = Options { atime: AtimePolicy::NoAtime, commit_age: age, ..Options::default() };
+    let fs = Waffle::mount(device as _, cache, Arc::new(SystemClock::new()), options).unwrap();
+    let before = fs.statfs().unwrap().blocks_free;
+    let kept = fs.lookup(fs.root(), b"kept").unwrap().attr.ino;
+    fs.start().unwrap();
+    fs.remove_snapshot(b"one").unwrap();
+    let mut reads = 0;
+    for _ in 0..2000 {
+        let Ok(goes) = asked.recv_timeout(Duration::from_millis(5)) else {
+            if fs.statfs().unwrap().blocks_free > before + 20 {
+                break;
+            }
+            continue;
+        };
+        // It reads now, and waits.
+        let (looks, looked) = channel();
+        let reader = Arc::clone(&fs);
+        let thread = std::thread::spawn(move || looks.send(reader.getattr(kept).map(|attr| attr.size)));
+        let seen = looked.recv_timeout(Duration::from_secs(10));
+        goes.send(()).unwrap();
+        assert_eq!(seen.expect("a look at another file waits for it").unwrap(), 4);
+        thread.join().unwrap().unwrap();
+        reads += 1;
+    }
+    assert!(reads >= 3, "{reads} blocks of it must be read");
+    assert!(fs.statfs().unwrap().blocks_free > before + 20, "it has gone");
+    drop(asked);
+    fs.unmount().unwrap();
+    is_clean(&below);
 }

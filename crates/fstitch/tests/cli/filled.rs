@@ -105,6 +105,28 @@ fn the_same_sources_give_the_same_image() {
     Ran::from(wrong).refused(1, "SOURCE_DATE_EPOCH=today");
 }
 
+#[test]
+fn a_volume_of_any_kind_can_be_filled() {
+    let place = Place::new();
+    let from = place.directory("from");
+    for name in ["a", "b"] {
+        place.directory(&format!("from/{name}"));
+        fs::write(place.at(&format!("from/{name}/small")), name).unwrap();
+        fs::write(place.at(&format!("from/{name}/large")), vec![b'a'; 300_000]).unwrap();
+        symlink("small", place.at(&format!("from/{name}/soft"))).unwrap();
+    }
+    for kind in ["ext2", "ext3", "ext4", "minixlld", "bpfs", "ufs1", "ufs2", "waffle"] {
+        let image = place.text(&format!("{kind}.img"));
+        fstitch(&format!("mkfs {kind} -q -d {from} {image} 64M")).ok();
+        // With an epoch another mechanism is preferred.
+        at_epoch(&format!("cp {from}/b/small {image}:/later")).ok();
+        fstitch(&format!("fsck -fn {image}")).ok();
+        assert_eq!(fstitch(&format!("cat {image}:/a/small")).ok(), "a", "{kind}");
+        assert_eq!(fstitch(&format!("cat {image}:/later")).ok(), "b", "{kind}");
+        assert_eq!(fstitch(&format!("cat {image}:/b/large")).ok().len(), 300_000, "{kind}");
+    }
+}
+
 /// What find(1) says of a tree, but for what an archive does not hold.
 fn described(root: &str) -> String {
     let format = "%P %y %m %U:%G %n %T@ %l\n";
