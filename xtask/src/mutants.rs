@@ -155,14 +155,38 @@ const EXT4: Own = Own {
 
 const UFS: Own = Own {
     list: UFS_MUTANTS,
-    sources: &["fstitch-core", "fstitch-patch", "fstitch-fs", "fstitch-crashlab", "fstitch-systems"],
+    sources: &[
+        "fstitch-core",
+        "fstitch-patch",
+        "fstitch-posix",
+        "fstitch-fs/src/ufs",
+        "fstitch-fs/src/uhfs",
+        "fstitch-fs/src/appended.rs",
+        "fstitch-fs/src/arrange.rs",
+        "fstitch-fs/src/bits.rs",
+        "fstitch-fs/src/gather.rs",
+        "fstitch-fs/src/name_index.rs",
+        "fstitch-fs/src/num.rs",
+        "fstitch-fs/src/pending.rs",
+        "fstitch-fs/src/unstable.rs",
+        "fstitch-fs/src/view.rs",
+        "fstitch-crashlab",
+        "fstitch-systems",
+    ],
     tests: UFS_TESTS,
     section: "ufs-mutants",
 };
 
 const WAFFLE: Own = Own {
     list: WAFFLE_MUTANTS,
-    sources: &["fstitch-core", "fstitch-patch", "fstitch-fs", "fstitch-crashlab", "fstitch-systems"],
+    sources: &[
+        "fstitch-core",
+        "fstitch-patch",
+        "fstitch-posix",
+        "fstitch-fs/src/waffle",
+        "fstitch-crashlab",
+        "fstitch-systems",
+    ],
     tests: WAFFLE_TESTS,
     section: "waffle-mutants",
 };
