@@ -101,7 +101,7 @@ impl Place<'_> {
             );
             let resizes = opened.format.resizes();
             let resizes = resizes
-                .with_context(|| format!("{name}: {} volumes keep their size", opened.format.names()[0]))?;
+                .with_context(|| format!("{name}: {} volumes keep their size", opened.format.names().join(" and ")))?;
             let device = &*opened.device;
             let bytes = resizes.size(device).with_context(|| name.to_string())?;
             (u64::from(device.geometry().block_size), bytes)
@@ -152,7 +152,7 @@ impl Place<'_> {
         }
         let resizes = format.resizes();
         let resizes =
-            resizes.with_context(|| format!("{name}: {} volumes keep their size", format.names()[0]))?;
+            resizes.with_context(|| format!("{name}: {} volumes keep their size", format.names().join(" and ")))?;
         let mut bytes = bytes.unwrap_or_else(|| disk.geometry().bytes());
         if self.only_larger {
             bytes = bytes.max(resizes.size(disk)?);

@@ -47,13 +47,13 @@ struct Change {
     /// Take the journal away: the volume becomes ext2
     #[arg(long)]
     no_journal: bool,
-    /// Label, at most 16 bytes; an empty one takes it away
+    /// Label, in ext2 to ext4 at most 16 bytes; an empty one takes it away
     #[arg(short = 'L', long)]
     label: Option<String>,
     /// UUID, `random`, or `clear` for none
     #[arg(short = 'U', long, value_parser = crate::mkfs::new_uuid)]
     uuid: Option<[u8; 16]>,
-    /// Features to add and, with a caret, to take away: `metadata_csum,^quota`. One that what is on the volume cannot get or needs is refused. `metadata_csum`, `uninit_bg`, `quota` and `project` change more than the superblock: if that is cut short, the same command again, or a check that mends, finishes it
+    /// Features to add and, with a caret, to take away: `metadata_csum,^quota`; of UFS `softdep`, `acls` and `ckhash`. One that what is on the volume cannot get or needs is refused. `metadata_csum`, `uninit_bg`, `quota` and `project` change more than the superblock: if that is cut short, the same command again, or a check that mends, finishes it
     #[arg(short = 'O', long = "features", value_name = "LIST")]
     features: Option<String>,
     /// Percentage of the blocks that is kept for the superuser, at most 50
