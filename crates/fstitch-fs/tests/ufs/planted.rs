@@ -150,6 +150,16 @@ const PLANTS: &[(&str, FindingClass, After, Plant)] = &[
         let at = image.inode(ino(&image.bytes, "many"));
         image.put16(at, 0o010_755);
     }),
+    // A directory that says that it is a snapshot, which may be of any length; and a name is to be made in it.
+    ("inode-flags", Corrupt, Lost("holes", &["holes"]), |image| {
+        let at = image.inode(2) + if image.is_two() { 88 } else { 100 };
+        image.put32(at, 0x0020_0000);
+        let at = image.size(2);
+        let size = image.long(at) - 256;
+        image.put64(at, size);
+        let at = image.entry(2, "holes");
+        image.put32(at, 0);
+    }),
     ("dir-size", Corrupt, Same, |image| {
         let at = image.size(ino(&image.bytes, "deep"));
         image.put64(at, 500);

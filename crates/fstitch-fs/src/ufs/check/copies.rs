@@ -9,7 +9,7 @@ use fstitch_core::{BlockKind, Result};
 use super::groups::{self, at as group_at};
 use super::state::State;
 use super::supers::{Derived, WITNESSES, copy_of, derived, is_same, put_fields, why_unusable};
-use super::volume::Volume;
+use super::volume::{Volume, at};
 use crate::ufs::layout::superblock::{READ, Superblock};
 use crate::ufs::order::Order;
 
@@ -53,6 +53,13 @@ static TWO: [Number; 3] = [
     number("size", 1080, true, Witness::LastGroup),
     number("dsize", 1088, true, Witness::Nothing),
     number("csaddr", 1096, true, Witness::Counts),
+];
+/// Those that say how long the maps of a group are. Systems may have changed them in the first superblock alone, so that what copies say
+/// matters only where maps fit no group.
+static MAPS: [Number; 3] = [
+    number("contigsumsize", at::CLUSTERS, false, Witness::Nothing),
+    number("cpg", at::OLD_CPG, false, Witness::Nothing),
+    number("nrpos", at::OLD_POSITIONS, false, Witness::Nothing),
 ];
 
 fn numbers(volume: &Volume<'_>) -> &'static [Number] {
@@ -139,6 +146,15 @@ pub(super) fn some(volume: &Volume<'_>) -> Result<Vec<Vec<u8>>> {
 pub(super) fn has_same(volume: &Volume<'_>, copy: &[u8]) -> bool {
     let order = volume.order();
     numbers(volume).iter().all(|number| number.of(order, &volume.raw) == number.of(order, copy))
+}
+
+/// The superblock of `volume` with the numbers by which all is looked for as `copy` has them, and all else as it is.
+pub(super) fn with_all(volume: &Volume<'_>, copy: &[u8]) -> Vec<u8> {
+    let (mut raw, order) = (volume.raw.clone(), volume.order());
+    for number in numbers(volume).iter().chain(&MAPS) {
+        put_fields(&mut raw, order, &[number.as_field(number.of(order, copy))]);
+    }
+    raw
 }
 
 /// What most copies say, if that is not `own`.

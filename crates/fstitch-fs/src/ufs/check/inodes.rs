@@ -6,7 +6,7 @@ use fstitch_core::num::{to_u64, to_usize};
 use fstitch_core::{BlockKind, FileKind, FindingClass, Result};
 
 use super::claims::claim;
-use super::kinds::{self, Said};
+use super::kinds::{self, Said, called};
 use super::raw::{EXTRA_SLOTS, RawInode};
 use super::state::State;
 use super::targets::{self, TARGET_MAX};
@@ -97,6 +97,7 @@ impl<'v, 'd> Look<'v, 'd> {
     }
 
     fn judge_kind(mut self, state: &mut State, kind: FileKind) -> Result<()> {
+        self.settle_flags(state, kind);
         let has_blocks = match kind {
             FileKind::Regular => true,
             FileKind::Directory => true,
@@ -193,6 +194,16 @@ impl<'v, 'd> Look<'v, 'd> {
         }
         // Nothing that has a name is cleared: a file keeps what can be kept.
         Ok(Some(FileKind::Regular).filter(|_| said != Said::Nameless))
+    }
+
+    /// Snapshots are files. Of one that is, neither length nor blocks are judged as those of others.
+    fn settle_flags(&mut self, state: &mut State, kind: FileKind) {
+        let flags = self.inode.flags();
+        if kind != FileKind::Regular && flags & flag::SNAPSHOT != 0 {
+            let text = format!("inode {} is {}, and says that it is a snapshot", self.ino, called(kind));
+            self.changed |= state.corrupt("inode-flags", text);
+            self.inode.set_flags(flags & !flag::SNAPSHOT);
+        }
     }
 
     /// The length against the blocks that there are: a file does not end with a hole.

@@ -58,7 +58,7 @@ pub use repair::{check_ufs, repair_ufs};
 use fstitch_core::{CheckReport, Result, Timestamp};
 
 use super::volume::Ufs;
-use run::Run;
+use run::{Run, hopeless};
 use state::Mending;
 use volume::Volume;
 
@@ -76,6 +76,6 @@ impl Ufs {
         let mut volume = Volume { source: &*self.cache, shape, raw: Vec::new() };
         volume.raw = volume.read_super(self.sb.at)?;
         let run = Run { mending: Mending::Nothing, now: Timestamp::default(), is_unclean: self.is_unclean() };
-        Ok(run.all(&volume)?.0)
+        Ok(run.all(&volume)?.map_or_else(hopeless, |(report, _)| report))
     }
 }

@@ -144,6 +144,11 @@ impl RawInode {
         self.order.u32(&self.bytes, self.places().flags)
     }
 
+    pub(super) fn set_flags(&mut self, flags: u32) {
+        let at = self.places().flags;
+        self.order.put_u32(&mut self.bytes, at, flags);
+    }
+
     fn pointer_at(&self, base: usize, slot: usize) -> usize {
         base + slot * to_usize(self.version.pointer_size())
     }

@@ -4,7 +4,7 @@ use fstitch_core::{
     BlockDevice, CheckReport, Error, FindingClass, RepairMode, RepairOptions, RepairReport, Result, Timestamp,
 };
 
-use super::run::{Run, hopeless};
+use super::run::{Done, Run, hopeless};
 use super::state::Mending;
 use super::supers;
 use super::volume::Volume;
@@ -94,26 +94,26 @@ fn open<'v>(view: &'v BlockView<'_>, shape: Superblock) -> Result<Volume<'v>> {
 }
 
 /// One run over a device: what was found, and how many changes were made.
-fn run_device(device: &dyn BlockDevice, mending: Mending, now: Timestamp) -> Result<(CheckReport, u64)> {
-    let damage = match Superblock::read(device) {
+fn run_device(device: &dyn BlockDevice, mending: Mending, now: Timestamp) -> Result<Done> {
+    let search = || if mending == Mending::Everything { supers::search(device, 1) } else { Ok(None) };
+    let (damage, restored) = match Superblock::read(device) {
         Ok(shape) => {
             let view = BlockView::new(device, shape.fragment_len());
             let volume = open(&view, shape)?;
-            match supers::better(device, &volume)? {
-                None => {
-                    let is_unclean = volume.shape.is_unclean();
-                    return Run { mending, now, is_unclean }.all(&volume);
-                }
-                Some(restored) => {
-                    let text = "the superblock is not that of what is on the volume, a copy is";
-                    return restore(device, mending, (text.to_owned(), Some(restored)));
+            if let Some(restored) = supers::better(device, &volume)? {
+                let text = "the superblock is not that of what is on the volume, a copy is";
+                (text.to_owned(), Some(restored))
+            } else {
+                let is_unclean = volume.shape.is_unclean();
+                match (Run { mending, now, is_unclean }).all(&volume)? {
+                    Ok(done) => return Ok(done),
+                    Err(why) => (why.to_owned(), search()?.map(|restored| restored.keeping(&volume))),
                 }
             }
         }
-        Err(Error::Corrupt(problem)) => problem.to_string(),
+        Err(Error::Corrupt(problem)) => (problem.to_string(), search()?),
         Err(error) => return Err(error),
     };
-    let restored = if mending == Mending::Everything { supers::search(device, 1)? } else { None };
     restore(device, mending, (damage, restored))
 }
 
@@ -121,7 +121,7 @@ fn restore(
     device: &dyn BlockDevice,
     mending: Mending,
     (damage, restored): (String, Option<supers::Restored>),
-) -> Result<(CheckReport, u64)> {
+) -> Result<Done> {
     let report = hopeless(damage);
     match restored {
         Some(restored) if mending == Mending::Everything => {

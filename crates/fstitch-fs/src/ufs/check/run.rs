@@ -15,6 +15,9 @@ pub(super) struct Run {
     pub(super) is_unclean: bool,
 }
 
+/// What was found, and how many changes were made.
+pub(super) type Done = (CheckReport, u64);
+
 /// The report of a volume whose superblock is damaged.
 pub(super) fn hopeless(problem: impl Into<String>) -> CheckReport {
     let mut report = CheckReport::default();
@@ -23,20 +26,21 @@ pub(super) fn hopeless(problem: impl Into<String>) -> CheckReport {
 }
 
 impl Run {
-    /// All passes, up to the first that changed something; what was found, and how many changes were made.
-    pub(super) fn all(&self, volume: &Volume<'_>) -> Result<(CheckReport, u64)> {
+    /// All passes, up to the first that changed something; what was found, and how many changes were made. Or why nothing can be looked
+    /// for by this superblock, whatever its copies say of single numbers.
+    pub(super) fn all(&self, volume: &Volume<'_>) -> Result<std::result::Result<Done, &'static str>> {
         let mut state = State::new(volume, self.mending, self.now);
         if copies::settle(volume, &mut state)? {
             if let Some(why) = supers::why_unusable(volume) {
-                return Ok((hopeless(why), 0));
+                return Ok(Err(why));
             }
-            let Some(layout) = Layout::of(volume) else { return Ok((hopeless("no maps"), 0)) };
+            let Some(layout) = Layout::of(volume) else { return Ok(Err("no maps")) };
             self.passes(volume, &mut state, &layout)?;
         }
         if state.mended > 0 {
             volume.source.flush()?;
         }
-        Ok((state.report, state.mended))
+        Ok(Ok((state.report, state.mended)))
     }
 
     fn passes(&self, volume: &Volume<'_>, state: &mut State, layout: &Layout) -> Result<()> {

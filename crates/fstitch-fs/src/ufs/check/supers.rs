@@ -1,14 +1,16 @@
 //! Pass 0: the superblock and its copies; and what is written into it last.
 
+use std::cmp::Reverse;
+
 use fstitch_core::num::to_u64;
-use fstitch_core::{BlockDevice, BlockKind, BlockNo, FileKind, Result};
+use fstitch_core::{BlockDevice, BlockKind, BlockNo, Error, FileKind, Result};
 
 use super::groups::{self, Layout};
 use super::state::State;
 use super::volume::{FLAGS_UPDATED, HASHES_OR_QUOTA, OLD_UNCLEAN, Volume, at};
 use super::{copies, maps};
 use crate::ufs::hashes;
-use crate::ufs::layout::superblock::{PLACES, READ, ROOT_INO, Superblock, Version, flag};
+use crate::ufs::layout::superblock::{PLACES, READ, ROOT_INO, Superblock, flag};
 use crate::ufs::order::Order;
 use crate::view::BlockView;
 
@@ -102,7 +104,9 @@ pub(super) fn check(volume: &Volume<'_>, state: &mut State) -> Result<()> {
     for group in 0..volume.shape.groups {
         let Some(byte) = copy_of(volume, group) else { continue };
         let copy = volume.read_super(byte)?;
-        if is_same(&volume.raw, &copy, (order, &wrong)) && copies::has_same(volume, &copy) {
+        // In UFS2 it says where the first one is, for when that is gone.
+        let is_astray = volume.is_two() && order.u64(&copy, at::PRIMARY) != volume.shape.at;
+        if !is_astray && is_same(&volume.raw, &copy, (order, &wrong)) && copies::has_same(volume, &copy) {
             continue;
         }
         let text = format!("the copy of the superblock in group {group} is not one");
@@ -167,6 +171,19 @@ pub(super) struct Restored {
     place: u64,
 }
 
+impl Restored {
+    /// The same with what the superblock of `volume` says beside where everything is, if it is that of this volume.
+    pub(super) fn keeping(self, volume: &Volume<'_>) -> Self {
+        let is_own = is_same(&volume.raw, &self.raw, (volume.order(), &derived(volume)));
+        if self.place != volume.shape.at || !is_own {
+            return self;
+        }
+        let mut raw = copies::with_all(volume, &self.raw);
+        raw[at::CLEAN] = 0;
+        Self { raw, place: self.place }
+    }
+}
+
 /// A copy that more speaks for than for the superblock of `volume`, of which no copy is.
 pub(super) fn better(device: &dyn BlockDevice, volume: &Volume<'_>) -> Result<Option<Restored>> {
     let (fields, found) = (derived(volume), copies::some(volume)?);
@@ -208,24 +225,73 @@ fn candidate(device: &dyn BlockDevice, raw: &[u8], byte: u64, least: u32) -> Res
     ) {
         return Ok(None);
     }
-    let bytes = device.geometry().bytes();
-    let Ok(mut shape) = Superblock::parse(raw, byte, bytes) else { return Ok(None) };
-    let said = shape.order.u64(raw, at::PRIMARY);
-    let is_updated = shape.version == Version::Two || raw[at::OLD_FLAGS] & FLAGS_UPDATED != 0;
-    let place = if is_updated && PLACES.contains(&said) { said } else { PLACES[1] };
-    shape.at = place;
+    let Ok(mut shape) = Superblock::parse(raw, byte, device.geometry().bytes()) else { return Ok(None) };
+    // No copy lies there, in no group.
+    shape.at = 0;
     let view = BlockView::new(device, shape.fragment_len());
     let volume = Volume { source: &view, shape, raw: raw.to_vec() };
     let group = u32::try_from(byte / volume.fragment() / u64::from(volume.shape.group_fragments));
     let is_copy =
         group.is_ok_and(|group| group < volume.shape.groups && copy_of(&volume, group) == Some(byte));
-    if !is_copy || place + to_u64(READ) > bytes || witnesses(&volume)? <= least {
+    if !is_copy || witnesses(&volume)? <= least {
         return Ok(None);
     }
     let mut raw = raw.to_vec();
     raw[at::CLEAN] = 0;
-    forget_hashes(&mut raw, volume.order(), is_updated);
-    Ok(Some(Restored { raw, place }))
+    forget_hashes(&mut raw, volume.order(), volume.is_updated());
+    put_back(device, &volume, &raw)
+}
+
+/// The superblock `raw` where it belongs: before all that is in groups, where most copies say, or one is that was damaged. `None` if it
+/// would be found nowhere there, for then it would be in vain.
+fn put_back(device: &dyn BlockDevice, volume: &Volume<'_>, raw: &[u8]) -> Result<Option<Restored>> {
+    let order = volume.order();
+    let mut said: Vec<u64> = Vec::new();
+    if volume.is_updated() {
+        let (mut copies, fields) = (copies::some(volume)?, derived(volume));
+        copies.retain(|copy| is_same(&volume.raw, copy, (order, &fields)));
+        said.extend(copies.iter().map(|copy| order.u64(copy, at::PRIMARY)));
+    }
+    let end = volume.part(0, 0) * volume.fragment();
+    let mut places: Vec<u64> = PLACES.into_iter().filter(|place| place + to_u64(READ) <= end).collect();
+    for &place in &places {
+        said.extend(is_left(volume, place)?.then_some(place));
+    }
+    // Of those for which as much speaks, the last: all systems choose that.
+    places.sort_by_key(|&place| Reverse((said.iter().filter(|&&said| said == place).count(), place)));
+    for place in places {
+        let mut raw = raw.to_vec();
+        if volume.is_updated() {
+            order.put_u64(&mut raw, at::PRIMARY, place);
+        }
+        if is_found(device, &raw, place)? {
+            return Ok(Some(Restored { raw, place }));
+        }
+    }
+    Ok(None)
+}
+
+/// Whether at byte `place` is what is left of the volume's superblock: half of what copies have.
+fn is_left(volume: &Volume<'_>, place: u64) -> Result<bool> {
+    let (order, there) = (volume.order(), volume.read_super(place)?);
+    let same = SAME.iter().filter(|&&at| order.u32(&volume.raw, at) == order.u32(&there, at)).count();
+    Ok(same * 2 >= SAME.len())
+}
+
+/// Whether `raw` is what would be read as the superblock of the device if it were at byte `place`.
+fn is_found(device: &dyn BlockDevice, raw: &[u8], place: u64) -> Result<bool> {
+    let view = BlockView::new(device, 512);
+    let found = Superblock::read_by(device.geometry().bytes(), |at| {
+        let mut bytes = raw.to_vec();
+        if at != place {
+            view.read(BlockNo(at / SECTOR), BlockKind::Superblock, &mut bytes)?;
+        }
+        Ok(bytes)
+    });
+    match found {
+        Err(Error::Corrupt(_)) => Ok(false),
+        found => Ok(found?.at == place),
+    }
 }
 
 /// Writes a superblock that was found.

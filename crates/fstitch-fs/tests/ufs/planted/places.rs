@@ -93,6 +93,107 @@ fn numbers_that_only_copies_have_are_found_there() {
     }
 }
 
+/// Where a superblock says that the first one is: in all of UFS2, and in UFS1 since FreeBSD 5.
+const PRIMARY: usize = 1000;
+/// Where the magic number is, and the inodes of a block.
+const MAGIC: usize = 1372;
+const BLOCK_INODES: usize = 120;
+
+/// The first superblock is gone, and copies say something else of where it was: it comes back there, and nothing else is written over.
+#[test]
+fn a_superblock_comes_back_where_it_is_found() {
+    if !have_makefs() {
+        return;
+    }
+    let scratch = Scratch::new("ufs-astray");
+    let from = scratch.path("from");
+    fill(&from);
+    let expected = Tree::of_host(&from);
+    for shape in SHAPES {
+        let whole = Image::new(made(&scratch, &from, shape));
+        let groups = whole.shape.groups;
+        assert_eq!(whole.shape.at, 8192, "{shape:?}");
+        // No place; one that another first superblock could have; one where files are.
+        for (place, astray) in [(26_368, 0..1), (u64::MAX, 0..groups), (0, 0..1), (65_536, 0..1)] {
+            for gone in [MAGIC, BLOCK_INODES, PRIMARY] {
+                let mut image = Image::new(whole.bytes.clone());
+                for group in astray.clone() {
+                    let at = copy(&image, group);
+                    image.put64(at + PRIMARY, place);
+                }
+                let at = image.superblock(0);
+                image.put32(at + gone, 0x5a5a);
+                let what = format!("{shape:?}: {place}, {astray:?}, {gone}");
+                let (after, report) = mended(&image.bytes, &what);
+                assert!(report.found.corrupt > 0 && report.runs < 9, "{what}: {} runs", report.runs);
+                assert!(after[..8192] == whole.bytes[..8192], "{what}");
+                let after = Image::new(after);
+                assert_eq!(after.shape.at, 8192, "{what}");
+                for group in (0..groups).filter(|_| after.is_two()) {
+                    assert_eq!(after.long(copy(&after, group) + PRIMARY), 8192, "{what}: {group}");
+                }
+                let tree = Tree::of(&opened(&after.bytes).unwrap()).unwrap();
+                assert_eq!(tree.differences(&expected), [""; 0], "{what}");
+            }
+        }
+    }
+}
+
+/// What says how long the maps of a group are is wrong: copies have it. What else the superblock says stays.
+#[test]
+fn maps_that_fit_no_group_are_those_of_the_copies() {
+    if !have_makefs() {
+        return;
+    }
+    let scratch = Scratch::new("ufs-no-room");
+    let from = scratch.path("from");
+    fill(&from);
+    let expected = Tree::of_host(&from);
+    for shape in SHAPES {
+        let mut whole = Image::new(made(&scratch, &from, shape));
+        let label = whole.superblock(680);
+        whole.bytes[label..label + 5].copy_from_slice(b"mine\0");
+        // Clusters that are counted; and cylinders of a group, and positions, which only UFS1 has.
+        let numbers: &[&[usize]] =
+            if whole.is_two() { &[&[1316]] } else { &[&[1316], &[180], &[1360], &[1316, 180]] };
+        for damaged in numbers {
+            let mut image = Image::new(whole.bytes.clone());
+            for at in *damaged {
+                let at = image.superblock(*at);
+                image.put32(at, 0x5a5a);
+            }
+            let what = format!("{shape:?}: {damaged:?}");
+            let (after, report) = mended(&image.bytes, &what);
+            assert_eq!(report.found.findings[0].code, "superblock-damaged", "{what}");
+            assert!(after[label..].starts_with(b"mine"), "{what}");
+            let tree = Tree::of(&opened(&after).unwrap()).unwrap();
+            assert_eq!(tree.differences(&expected), [""; 0], "{what}");
+            assert!(repaired(&image.bytes, RepairMode::Preen).0 == image.bytes, "{what}");
+        }
+    }
+}
+
+/// What is at a place that is read before would still be there: nothing is written, and it ends.
+#[test]
+fn a_superblock_that_would_not_be_found_is_not_put_back() {
+    if !have_makefs() {
+        return;
+    }
+    let scratch = Scratch::new("ufs-behind");
+    let from = scratch.path("from");
+    fill(&from);
+    for shape in SHAPES {
+        let mut image = Image::new(made(&scratch, &from, shape));
+        // A volume that was never finished, where contents are.
+        image.put32(65_536 + MAGIC, 0x1996_0408);
+        let (after, report) = repaired(&image.bytes, RepairMode::Yes);
+        let left = &report.left.findings;
+        assert!(left.len() == 1 && left[0].code == "superblock-damaged", "{shape:?}: {left:#?}");
+        assert!((report.runs, report.mended) == (2, 0), "{shape:?}: {} runs", report.runs);
+        assert!(after == image.bytes, "{shape:?}");
+    }
+}
+
 /// Files of more than a block.
 const FILES: [&str; 6] =
     ["size-65536-5", "holes", "size-65536-3", "size-65536-2", "size-65536-4", "size-8192-5"];
