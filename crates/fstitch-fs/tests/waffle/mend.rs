@@ -3,6 +3,7 @@
 mod owners;
 mod roots;
 mod unread;
+mod users;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

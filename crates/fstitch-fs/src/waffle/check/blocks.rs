@@ -1,4 +1,7 @@
 //! The first pass: every reference of every tree, and the map.
+//!
+//! **Invariant.** What a block with several references is does not depend on which of them is followed first: contents of files that share it if
+//! all of them are of contents, and else a block with more than one user. Each of them is followed as what it leads to is for it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,22 +14,24 @@ use super::super::layout::inode::{INODE_BYTES, INODES_IN_BLOCK, Inode, Slot, pla
 use super::super::layout::pointer::{Fork, Ref, span};
 use super::super::layout::record::TreeKind;
 use super::super::layout::{FAN, REGION};
-use super::super::map::WORDS;
+use super::super::map::{WORDS, Words};
 use super::super::snapshot::before;
 use super::super::state::State;
-use super::super::tree::{COUNTS_IN_BLOCK, Key, Obj};
+use super::super::tree::{COUNTS_IN_BLOCK, Key, Node, Obj};
 use super::restore::Suspects;
 use super::{damage, is_unread, note};
 
 /// Findings about single blocks of one region; the rest is one more.
 const LISTED: u32 = 8;
 
-/// Damaged blocks that are remembered; there are more runs for more of them.
+/// Damaged blocks and references that are remembered; there are more runs for more of them.
 const SUSPECTS_MAX: usize = 4096;
 
 /// What is being looked at.
 #[derive(Clone, Copy)]
 struct At {
+    /// The tree, by its record.
+    tree: usize,
     /// The tree before this one, and its last generation.
     before: Option<(usize, u64)>,
     /// What leaves of contents hold.
@@ -37,17 +42,33 @@ struct At {
     packs: Option<usize>,
 }
 
+/// Blocks of each region, a bit for each.
+type Marks = BTreeMap<u64, Box<Words>>;
+
+fn has(marks: &Marks, block: u64) -> bool {
+    let (region, bit) = (block / REGION, block % REGION);
+    marks.get(&region).is_some_and(|words| words[to_usize(bit / 64)] >> (bit % 64) & 1 == 1)
+}
+
+fn set(marks: &mut Marks, block: u64) {
+    let (region, bit) = (block / REGION, block % REGION);
+    let words = marks.entry(region).or_insert_with(|| Box::new([0; WORDS]));
+    words[to_usize(bit / 64)] |= 1 << (bit % 64);
+}
+
 /// What references lead to.
 #[derive(Default)]
 pub(super) struct Census {
-    /// Blocks of each region, a bit for each.
-    pub(super) marks: BTreeMap<u64, Box<[u64; WORDS]>>,
-    /// References to contents of files beyond the first.
+    /// Blocks that anything leads to.
+    pub(super) marks: Marks,
+    /// References beyond the first to blocks that are contents of files; what else leads to one is one more.
     pub(super) more: FxHashMap<u64, u32>,
     /// Blocks with more than one reference that may not have them.
     pub(super) twice: BTreeSet<u64>,
     /// Nodes and inodes that cannot be read: who knows what they led to.
     pub(super) unread: u64,
+    /// Where references are of generation 0, by their trees.
+    pub(super) ageless: Vec<(usize, Key)>,
     /// Blocks that are not what their references say.
     pub(super) suspects: Suspects,
 }
@@ -55,8 +76,7 @@ pub(super) struct Census {
 impl Census {
     /// Whether anything leads to a block.
     pub(super) fn has(&self, block: u64) -> bool {
-        let (region, bit) = (block / REGION, block % REGION);
-        self.marks.get(&region).is_some_and(|words| words[to_usize(bit / 64)] >> (bit % 64) & 1 == 1)
+        has(&self.marks, block)
     }
 }
 
@@ -66,6 +86,12 @@ struct Blocks<'a> {
     found: Census,
     /// Blocks that have not been followed, because they are not what the references say that led to them: of another one they may be.
     broken: FxHashSet<u64>,
+    /// Nodes and inodes that were followed more than once: as what.
+    again: FxHashSet<(u64, u8, BlockKind)>,
+    /// Blocks that something leads to as to no contents of a file: nobody shares these.
+    alone: Marks,
+    /// The sums of blocks that files share, as far as they were compared.
+    sums: FxHashMap<u64, u64>,
     /// Clusters of the file that is being looked at.
     clusters: BTreeSet<u64>,
     /// Blocks that are used, and nobody's that can be read.
@@ -89,13 +115,19 @@ pub(super) fn census(state: &State, report: &mut CheckReport) -> Result<Census> 
 
 impl<'a> Blocks<'a> {
     fn new(state: &'a State, report: &'a mut CheckReport) -> Self {
-        let (found, broken, clusters) = Default::default();
-        Self { state, report, found, broken, clusters, unknown: 0 }
+        let (found, broken, again, alone, sums, clusters) = Default::default();
+        Self { state, report, found, broken, again, alone, sums, clusters, unknown: 0 }
     }
 
     fn follow_all(&mut self) -> Result<()> {
         let state = self.state;
-        let whole = At { before: None, kind: BlockKind::GroupDescriptor, end: u64::MAX, packs: None };
+        let whole = At {
+            tree: state.head,
+            before: None,
+            kind: BlockKind::GroupDescriptor,
+            end: u64::MAX,
+            packs: None,
+        };
         self.fork(whole, Obj::Trees, state.root.trees)?;
         self.fork(whole, Obj::Shared, state.root.shared)?;
         let mut order: Vec<usize> =
@@ -106,7 +138,7 @@ impl<'a> Blocks<'a> {
         });
         for number in order {
             let Some(tree) = &state.trees[number] else { continue };
-            let at = At { before: before(&state.trees, tree), packs: Some(number), ..whole };
+            let at = At { tree: number, before: before(&state.trees, tree), packs: Some(number), ..whole };
             self.fork(at, Obj::Inodes, tree.inodes)?;
         }
         Ok(())
@@ -142,28 +174,19 @@ impl<'a> Blocks<'a> {
         {
             return self.compare_trees(older, key, reference);
         }
+        if reference.birth == 0 && !matches!(obj, Obj::Trees | Obj::Shared) {
+            self.note_ageless(at.tree, key, reference);
+        }
         if is_packable {
             self.clusters.insert(cluster_of(index));
         }
-        let is_first = self.mark(reference, level == 0 && matches!(obj, Obj::Data(_)));
-        if !is_first && !self.broken.contains(&reference.block) {
-            // It was followed before, or it is a block of a file that another one has as well.
+        let kind = if level == 0 && matches!(obj, Obj::Data(_)) { at.kind } else { obj.kind(level) };
+        let is_first = self.mark(reference, kind == BlockKind::Data);
+        let is_again = !is_first && !self.broken.contains(&reference.block);
+        if is_again && !self.leads_anew(at, key, reference)? {
             return Ok(());
         }
-        let kind = if level == 0 && matches!(obj, Obj::Data(_)) { at.kind } else { obj.kind(level) };
-        let found = self.state.load(reference, key, kind).map_err(|error| match is_unread(&error) {
-            true => State::damaged(key, reference.block, format!("it cannot be read: {error}")),
-            false => error,
-        });
-        let Some(bytes) = note(self.report, "block-damaged", found)? else {
-            if self.found.suspects.len() < SUSPECTS_MAX {
-                self.found.suspects.push((reference, kind));
-            }
-            self.broken.insert(reference.block);
-            self.found.unread += u64::from(level > 0 || obj == Obj::Inodes);
-            return Ok(());
-        };
-        self.broken.remove(&reference.block);
+        let Some(bytes) = self.bytes_of(key, (reference, kind), is_again)? else { return Ok(()) };
         if level > 0 {
             for slot in 0..FAN {
                 let below = Ref::slot(&bytes, to_usize(slot));
@@ -174,6 +197,68 @@ impl<'a> Blocks<'a> {
             return Ok(());
         }
         if obj == Obj::Inodes { self.inodes(at, index, &bytes) } else { Ok(()) }
+    }
+
+    /// A reference as old as what a snapshot has, so that nobody would give it up.
+    fn note_ageless(&mut self, tree: usize, key: Key, reference: Ref) {
+        let text = State::damaged(key, reference.block, "it is of generation 0, which wrote nothing");
+        damage(self.report, "reference", text.to_string());
+        if self.found.ageless.len() < SUSPECTS_MAX {
+            self.found.ageless.push((tree, key));
+        }
+    }
+
+    /// Whether a block that was followed before is to be followed once more: it may have been as something else, which leads elsewhere or
+    /// nowhere.
+    fn leads_anew(&mut self, at: At, key: Key, reference: Ref) -> Result<bool> {
+        let (obj, level, _) = key;
+        if level == 0 && obj != Obj::Inodes {
+            self.compare_sums(key, reference)?;
+            return Ok(false);
+        }
+        let below = if matches!(obj, Obj::Data(_)) { at.kind } else { obj.kind(0) };
+        Ok(self.again.insert((reference.block, level, below)))
+    }
+
+    /// What a reference leads to, if it is what that says.
+    fn bytes_of(
+        &mut self,
+        key: Key,
+        (reference, kind): (Ref, BlockKind),
+        is_again: bool,
+    ) -> Result<Option<Node>> {
+        let found = self.state.load(reference, key, kind).map_err(|error| match is_unread(&error) {
+            true => State::damaged(key, reference.block, format!("it cannot be read: {error}")),
+            false => error,
+        });
+        let bytes = note(self.report, "block-damaged", found)?;
+        if bytes.is_none() {
+            // One that was followed before is what was written there, and the reference is what is wrong.
+            if !is_again {
+                if self.found.suspects.len() < SUSPECTS_MAX {
+                    self.found.suspects.push((reference, kind));
+                }
+                self.broken.insert(reference.block);
+            }
+            self.found.unread += u64::from(key.1 > 0 || key.0 == Obj::Inodes);
+        } else if self.broken.remove(&reference.block) {
+            // The same of who was followed before.
+            self.found.suspects.retain(|(other, _)| other.block != reference.block);
+        }
+        Ok(bytes)
+    }
+
+    /// A block of a file that another one has as well, and which was what that one's reference says.
+    fn compare_sums(&mut self, key: Key, reference: Ref) -> Result<()> {
+        let Ref { block, sum, .. } = reference;
+        if self.found.twice.contains(&block) || self.sums.get(&block) == Some(&sum) {
+            return Ok(());
+        }
+        let found = self.state.load(reference, key, BlockKind::Data);
+        if note(self.report, "block-damaged", found)?.is_some() {
+            self.sums.insert(block, sum);
+        }
+        Ok(())
     }
 
     /// A block that was there before a tree: the tree before has it at the same place.
@@ -234,18 +319,21 @@ impl<'a> Blocks<'a> {
         self.fork(At { end, packs: None, ..at }, Obj::Xattrs(inode.ino), inode.xattrs)
     }
 
-    /// Notes that there is a reference to a block, which may be a file's contents; whether it is the first.
-    fn mark(&mut self, reference: Ref, may_share: bool) -> bool {
-        let (region, bit) = (reference.block / REGION, reference.block % REGION);
-        let words = self.found.marks.entry(region).or_insert_with(|| Box::new([0; WORDS]));
-        let (word, mask) = (to_usize(bit / 64), 1 << (bit % 64));
-        let is_first = words[word] & mask == 0;
-        if !is_first && may_share {
-            *self.found.more.entry(reference.block).or_default() += 1;
-        } else if !is_first {
-            self.found.twice.insert(reference.block);
+    /// Notes that there is a reference to a block, to a file's contents or not; whether it is the first.
+    fn mark(&mut self, reference: Ref, is_contents: bool) -> bool {
+        let block = reference.block;
+        let (is_first, was_alone) = (!has(&self.found.marks, block), has(&self.alone, block));
+        set(&mut self.found.marks, block);
+        if !is_contents {
+            set(&mut self.alone, block);
         }
-        words[word] |= mask;
+        // As long as a file has it, nobody else who gives it up may make it free.
+        if !is_first && (is_contents || !was_alone) {
+            *self.found.more.entry(block).or_default() += 1;
+        }
+        if !is_first && (!is_contents || was_alone) {
+            self.found.twice.insert(block);
+        }
         is_first
     }
 
@@ -303,12 +391,12 @@ impl<'a> Blocks<'a> {
         Ok(())
     }
 
-    fn compare_region(&mut self, region: u64, words: &[u64; WORDS], marks: &[u64; WORDS]) {
+    fn compare_region(&mut self, region: u64, words: &Words, marks: &Words) {
         let (first, end) = self.state.data();
         let mut listed = 0;
         for bit in 0..REGION {
             let block = region * REGION + bit;
-            let is = |words: &[u64; WORDS]| words[to_usize(bit / 64)] >> (bit % 64) & 1 == 1;
+            let is = |words: &Words| words[to_usize(bit / 64)] >> (bit % 64) & 1 == 1;
             let (is_marked, is_reached) = (is(words), is(marks));
             if is_marked == is_reached || !(first..end).contains(&block) {
                 continue;

@@ -16,6 +16,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::super::dir::{self, Saved};
 use super::super::layout::inode::{INODES_IN_BLOCK, Inode, Slot};
+use super::super::layout::pointer::Ref;
 use super::super::layout::record::TreeKind;
 use super::super::layout::{BLOCK_BYTES, FIRST_INO, ROOT_INO, SIZE_MAX, name_key};
 use super::super::map::WORDS;
@@ -148,7 +149,7 @@ pub(super) fn leaves_of(state: &State, obj: Obj) -> Result<Vec<u64>> {
 /// Mends the tree that is mounted.
 fn tree(state: &mut State, census: &Census) -> Result<u64> {
     let mut salvage = Salvage::new(census);
-    let mended = salvage.nodes(state, Obj::Inodes)?;
+    let mended = salvage.nodes(state, Obj::Inodes)? + generations(state, census)?;
     let (names, subdirs, seen, saved) = Default::default();
     let mut mend = Mend { state, salvage, mended, names, subdirs, seen, saved };
     mend.end()?;
@@ -160,6 +161,37 @@ fn tree(state: &mut State, census: &Census) -> Result<u64> {
     mend.inodes()?;
     mend.orphans()?;
     Ok(mend.mended)
+}
+
+/// References of generation 0 get the present one, if what they lead to is what they say, and nobody else's: no snapshot has it.
+fn generations(state: &mut State, census: &Census) -> Result<u64> {
+    let mut mended = 0;
+    for &(tree, key) in &census.ageless {
+        let (obj, level, index) = key;
+        if tree != state.head {
+            continue;
+        }
+        let found = state.reference(tree, obj, level, index);
+        let found = found.and_then(|found| state.load(found, key, obj.kind(level)).map(|_| found));
+        let reference = match found {
+            Ok(found) => found,
+            Err(Error::Corrupt(_) | Error::Errno(_)) => continue,
+            Err(error) if is_unread(&error) => continue,
+            Err(error) => return Err(error),
+        };
+        if reference.birth > 0 || census.twice.contains(&reference.block) {
+            continue;
+        }
+        match obj {
+            Obj::Data(_) if level == 0 => {
+                state.set_leaf(obj, index, Ref { birth: state.generation(), ..reference })?;
+            }
+            // It gets another block.
+            _ => drop(state.touch(obj, level, index)?),
+        }
+        mended += 1;
+    }
+    Ok(mended)
 }
 
 /// A tree that is mended.

@@ -1,0 +1,197 @@
+//! A block that damaged references give several users, or that nobody could give up: whoever has it by right keeps it, and it becomes free
+//! when they are gone.
+
+use std::sync::Arc;
+
+use fstitch_core::{Error, FileSystem, MemDevice};
+use fstitch_fs::waffle::Root;
+use fstitch_fs::waffle::layout::inode::{INODE_BYTES, Slot};
+use fstitch_fs::waffle::layout::pointer::Ref;
+use fstitch_fs::waffle::layout::record::{RECORD_BYTES, Record};
+
+use super::{mend, place_of};
+use crate::damage::{believed, believed_above, block, inode_of};
+use crate::rig::{CALLER, contents, file, is_clean, made, mount, names, noise};
+
+const FILE: u16 = 0x8000;
+const DIRECTORY: u16 = 0x4000;
+const BLOCK: usize = 4096;
+
+fn bytes(image: &[u8], number: u64) -> &[u8] {
+    &image[usize::try_from(number).unwrap() * BLOCK..][..BLOCK]
+}
+
+/// The contents' fork of the inode that has this many bytes or names.
+fn top(image: &[u8], kind: u16, size: u64) -> Ref {
+    let (leaf, byte) = inode_of(image, kind, size);
+    Ref::read(bytes(image, leaf), byte + 96)
+}
+
+/// Everything goes, and nothing is left behind.
+fn emptied(device: &Arc<MemDevice>, what: &str) {
+    let fs = mount(device);
+    let mut open = vec![fs.root()];
+    let mut dirs = Vec::new();
+    while let Some(dir) = open.pop() {
+        for name in names(&fs, dir) {
+            let attr = fs.lookup(dir, &name).unwrap().attr;
+            fs.forget(attr.ino, 1);
+            if attr.kind == fstitch_core::FileKind::Directory {
+                open.push(attr.ino);
+                dirs.push((dir, name));
+            } else {
+                fs.unlink(&CALLER, dir, &name).unwrap_or_else(|error| panic!("{what}: {error}"));
+            }
+        }
+    }
+    for (dir, name) in dirs.into_iter().rev() {
+        fs.rmdir(&CALLER, dir, &name).unwrap();
+    }
+    fs.unmount().unwrap();
+    let found = fstitch_fs::waffle::check::check(Arc::clone(device) as _).unwrap();
+    assert!(found.is_clean(), "{what}: {:#?}", found.findings);
+}
+
+/// A reference of generation 0 is older than everything that may be given up. What it leads to is what it says, so it gets a generation, and
+/// the block becomes free with its last user.
+#[test]
+fn a_reference_of_no_generation_is_given_up_as_others_are() {
+    let device = made(512);
+    let fs = mount(&device);
+    let one = file(&fs, fs.root(), "one", &noise(20_000, 1)).unwrap();
+    fs.setxattr(&CALLER, one, b"user.a", &[9; 100], fstitch_core::XattrSetMode::Set).unwrap();
+    let two = file(&fs, fs.root(), "two", b"").unwrap();
+    assert_eq!(fs.share(&CALLER, (one, 0), (two, 0), 16_384).unwrap(), 16_384);
+    file(&fs, fs.root(), "small", b"small").unwrap();
+    let dir = fs.mkdir(&CALLER, fs.root(), b"dir", 0o755).unwrap().attr.ino;
+    for number in 0..120 {
+        file(&fs, dir, &format!("a-name-that-takes-some-room-{number}"), b"x").unwrap();
+    }
+    fs.unmount().unwrap();
+    is_clean(&device);
+    let image = device.image();
+    let root = Root::find(&image).unwrap().unwrap();
+    let record = Record::decode(&bytes(&image, root.trees.root.block)[..RECORD_BYTES], 0);
+    let inodes = record.unwrap().unwrap().inodes.root.block;
+    let (leaf, byte) = inode_of(&image, FILE, 20_000);
+    let (of_small, small) = inode_of(&image, FILE, 5);
+    let (of_dir, dir) = inode_of(&image, DIRECTORY, 120);
+    // Where the reference is.
+    let planted = [
+        ("a block of a file", top(&image, FILE, 20_000).block, 4 * 32),
+        ("a block that files share, of the first one", top(&image, FILE, 20_000).block, 32),
+        ("a block that files share, of the second one", top(&image, FILE, 16_384).block, 32),
+        ("the only block of a file", of_small, small + 96),
+        ("a node of a file", leaf, byte + 96),
+        ("attributes", leaf, byte + 128),
+        ("a block of a directory", top(&image, DIRECTORY, 120).block, 32),
+        ("a node of a directory", of_dir, dir + 96),
+        ("a block of inodes", inodes, 32),
+        ("a node of inodes", root.trees.root.block, 40),
+    ];
+    for (what, number, at) in planted {
+        let mut damaged = image.clone();
+        let reference = Ref::read(bytes(&damaged, number), at);
+        assert!(!reference.is_none() && reference.birth > 0, "{what}");
+        Ref { birth: 0, ..reference }.write(block(&mut damaged, number).unwrap(), at);
+        believed(&mut damaged);
+        let (left, mended, device) = mend(damaged);
+        assert!(left.is_empty() && mended > 0, "{what}: {left:?}");
+        let fs = mount(&device);
+        for (name, len) in [("one", 20_000), ("two", 16_384)] {
+            let ino = fs.lookup(fs.root(), name.as_bytes()).unwrap().attr.ino;
+            assert!(contents(&fs, ino).unwrap() == noise(20_000, 1)[..len], "{what}: {name}");
+        }
+        fs.unmount().unwrap();
+        emptied(&device, what);
+    }
+}
+
+/// A file that has a block of a directory as its own is told, whichever of them is met first; when the directory changes, the file keeps
+/// what it has.
+#[test]
+fn a_block_of_a_file_and_of_something_else_is_told_and_stays() {
+    let device = made(512);
+    let fs = mount(&device);
+    file(&fs, fs.root(), "early", &noise(9000, 1)).unwrap();
+    let dir = fs.mkdir(&CALLER, fs.root(), b"dir", 0o755).unwrap().attr.ino;
+    for number in 0..120 {
+        file(&fs, dir, &format!("a-name-that-takes-some-room-{number}"), b"x").unwrap();
+    }
+    file(&fs, fs.root(), "late", &noise(10_000, 2)).unwrap();
+    fs.unmount().unwrap();
+    let image = device.image();
+    let root = Root::find(&image).unwrap().unwrap();
+    let record = Record::decode(&bytes(&image, root.trees.root.block)[..RECORD_BYTES], 0);
+    let of_inodes = Ref::slot(bytes(&image, record.unwrap().unwrap().inodes.root.block), 3);
+    let names_above = top(&image, DIRECTORY, 120);
+    let of_names = Ref::slot(bytes(&image, names_above.block), 1);
+    for (name, size) in [("early", 9000), ("late", 10_000)] {
+        for (what, target) in [("names", of_names), ("a node", names_above), ("inodes", of_inodes)] {
+            let mut damaged = image.clone();
+            let node = top(&image, FILE, size).block;
+            target.write(block(&mut damaged, node).unwrap(), 0);
+            believed(&mut damaged);
+            let (left, _, device) = mend(damaged);
+            let codes: Vec<&str> = left.iter().map(|(code, _)| *code).collect();
+            assert_eq!(codes, ["block-used-twice"], "{name} has {what}: {left:?}");
+            let fs = mount(&device);
+            let ino = fs.lookup(fs.root(), name.as_bytes()).unwrap().attr.ino;
+            let read = contents(&fs, ino).unwrap();
+            assert!(read[..BLOCK] == *bytes(&image, target.block), "{name} has {what}");
+            let dir = fs.lookup(fs.root(), b"dir").unwrap().attr.ino;
+            for number in 0..60 {
+                let name = format!("a-name-that-takes-some-room-{number}");
+                fs.unlink(&CALLER, dir, name.as_bytes()).unwrap();
+            }
+            fs.sync().unwrap();
+            // Whatever is free is taken.
+            let _ = file(&fs, fs.root(), "new", &noise(4 << 20, 3));
+            let _ = file(&fs, fs.root(), "newer", &noise(100_000, 4));
+            fs.sync().unwrap();
+            assert!(contents(&fs, ino).is_ok_and(|now| now == read), "{name} has {what}");
+            fs.unmount().unwrap();
+        }
+    }
+}
+
+/// A reference that leads to another file's block, but for one bit what it says: nobody writes there what it should be, and it is told
+/// whichever of the files is met first.
+#[test]
+fn a_block_that_is_nearly_what_another_file_had_stays_its_owners() {
+    let device = made(512);
+    let fs = mount(&device);
+    for (name, byte, len) in [("early", b'x', 100), ("late", b'y', 100)] {
+        let bytes = [&[byte][..], &vec![b'.'; len - 1]].concat();
+        file(&fs, fs.root(), name, &bytes).unwrap();
+    }
+    fs.unmount().unwrap();
+    let image = device.image();
+    let place = |byte: u8| place_of(&device, &[byte, b'.', b'.']);
+    let (x, y) = (place(b'x'), place(b'y'));
+    for (name, other, from, to) in [("early", "late", x, y), ("late", "early", y, x)] {
+        let mut damaged = image.clone();
+        let (leaf, byte) = inode_at(&image, from);
+        let reference = Ref::read(bytes(&image, leaf), byte);
+        Ref { block: to, ..reference }.write(block(&mut damaged, leaf).unwrap(), byte);
+        believed_above(&mut damaged);
+        let (left, _, device) = mend(damaged);
+        assert!(left.iter().any(|(code, _)| *code == "block-damaged"), "{name}: {left:?}");
+        let fs = mount(&device);
+        let read = |name: &str| contents(&fs, fs.lookup(fs.root(), name.as_bytes()).unwrap().attr.ino);
+        assert!(read(other).unwrap() == bytes(&image, to)[..100], "{other}");
+        assert!(matches!(read(name), Err(Error::Corrupt(_))), "{name}");
+        fs.unmount().unwrap();
+    }
+}
+
+/// Where the inode is whose only block of contents is this one: its block, and the byte of its reference there.
+fn inode_at(image: &[u8], wanted: u64) -> (u64, usize) {
+    let (leaf, _) = inode_of(image, FILE, 100);
+    let is_it = |byte: &usize| {
+        let found = Slot::decode(&bytes(image, leaf)[*byte..*byte + INODE_BYTES], 1);
+        matches!(found, Ok(Slot::Used(inode)) if inode.data.root.block == wanted)
+    };
+    let byte = (0..16).map(|slot| slot * INODE_BYTES).find(is_it).unwrap();
+    (leaf, byte + 96)
+}
