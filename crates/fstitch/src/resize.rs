@@ -100,8 +100,9 @@ impl Place<'_> {
                 "{name}: a volume that follows a policy keeps its size: `tune --policy none` first"
             );
             let resizes = opened.format.resizes();
-            let resizes = resizes
-                .with_context(|| format!("{name}: {} volumes keep their size", opened.format.names().join(" and ")))?;
+            let resizes = resizes.with_context(|| {
+                format!("{name}: {} volumes keep their size", opened.format.names().join(" and "))
+            })?;
             let device = &*opened.device;
             let bytes = resizes.size(device).with_context(|| name.to_string())?;
             (u64::from(device.geometry().block_size), bytes)
@@ -151,8 +152,8 @@ impl Place<'_> {
             eprintln!("{name}: {}", report.describe());
         }
         let resizes = format.resizes();
-        let resizes =
-            resizes.with_context(|| format!("{name}: {} volumes keep their size", format.names().join(" and ")))?;
+        let resizes = resizes
+            .with_context(|| format!("{name}: {} volumes keep their size", format.names().join(" and ")))?;
         let mut bytes = bytes.unwrap_or_else(|| disk.geometry().bytes());
         if self.only_larger {
             bytes = bytes.max(resizes.size(disk)?);
