@@ -228,7 +228,12 @@ def git(load):
 
 def sync(directory):
     """Makes everything below a directory stable, by what POSIX promises: each file, and each directory for its names."""
-    for at, _, names in os.walk(directory):
+
+    def failed(error):
+        # Walking passes over a directory that cannot be read, as on a mount that was killed: nothing of it would be synced.
+        raise error
+
+    for at, _, names in os.walk(directory, onerror=failed):
         for path in (*(f"{at}/{name}" for name in names), at):
             opened = os.open(path, os.O_RDONLY)
             try:
