@@ -39,7 +39,11 @@ impl Ager {
         let builder = std::thread::Builder::new().name("fstitch-commit".to_owned());
         let thread = builder.spawn(move || {
             loop {
-                let is_over = seen.told.wait_timeout(seen.is_over.lock(), tick, |_| ());
+                // Who stops it may have said so while it was at work.
+                let mut is_over = seen.is_over.lock();
+                if !*is_over {
+                    is_over = seen.told.wait_timeout(is_over, tick, |_| ());
+                }
                 if *is_over {
                     return;
                 }

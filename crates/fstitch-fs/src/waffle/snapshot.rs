@@ -224,7 +224,7 @@ impl State {
             Some(Err(Error::Corrupt(_))) => return Ok(None),
             Some(found) => found?,
         };
-        if theirs == reference {
+        if theirs == reference || level > 1 && !left.passed.insert(reference.block) {
             return Ok(None);
         }
         let sound = || Ok(self.check_leaf(reference, key).is_ok().then_some(reference));
@@ -238,7 +238,7 @@ impl State {
         if let Some(node) = node.as_ref().filter(|_| level > 0) {
             for slot in (0..FAN).rev() {
                 let below = Ref::slot(node, fstitch_core::num::to_usize(slot));
-                if !below.is_none() && (level <= 2 || left.passed.insert(below.block)) {
+                if !below.is_none() {
                     left.stack.push(((obj, level - 1, index * FAN + slot), below));
                 }
             }
@@ -430,10 +430,11 @@ impl Waffle {
     /// # Errors
     /// Those after which nothing changes any more.
     pub(super) fn purge_beside(&self) -> Result<()> {
-        if self.is_stuck() {
-            return Ok(());
-        }
-        match self.purge().or_else(when_full) {
+        if self.is_stuck() { Ok(()) } else { self.or_stuck(self.purge()) }
+    }
+
+    fn or_stuck(&self, purged: Result<()>) -> Result<()> {
+        match purged.or_else(when_full) {
             Err(_) if !self.has_ended() => {
                 self.note_stuck();
                 Ok(())
@@ -442,8 +443,8 @@ impl Waffle {
         }
     }
 
-    /// The same in the background, after a look that keeps nobody waiting, between whose pieces `meanwhile` is done: an error of it, or
-    /// that it says no, puts the removal off.
+    /// The same in the background, each after a look that keeps nobody waiting, between whose pieces `meanwhile` is done: an error of it,
+    /// or that it says no, puts the removal off.
     ///
     /// # Errors
     /// As [`Waffle::purge_beside`], and those of `meanwhile`.
@@ -455,8 +456,9 @@ impl Waffle {
             if !self.read_ahead(id, meanwhile)? {
                 return Ok(());
             }
+            self.or_stuck(self.purge_tree(id))?;
         }
-        self.purge_beside()
+        Ok(())
     }
 
     /// Brings into memory what removing a tree looks at, a piece after the other: nobody waits for the medium then while it has the tree
@@ -473,7 +475,11 @@ impl Waffle {
             let left = left.get_or_insert_with(|| Left::of(Obj::Inodes, tree.inodes));
             for _ in 0..AHEAD {
                 let Some(next) = left.stack.pop() else { return Ok(true) };
-                if state.pass(only, next, left).is_err() {
+                let looked = state.pass(only, next, left).and_then(|alone| match alone {
+                    Some(alone) => state.shares(alone.block).map(drop),
+                    None => Ok(()),
+                });
+                if looked.is_err() {
                     return Ok(true);
                 }
             }

@@ -95,6 +95,29 @@ fn files_without_names_end_with_the_mount() {
     is_clean(&device);
 }
 
+/// One of several files without names ends, the first that lost its name; the others stay in the list of these.
+#[test]
+fn a_file_without_a_name_ends_beside_others() {
+    for ended in 0..3 {
+        let device = made(1024);
+        let fs = mount(&device);
+        let free = fs.statfs().unwrap().blocks_free;
+        let inos = ["a", "b", "c"].map(|name| file(&fs, fs.root(), name, &[1; 50_000]).unwrap());
+        for name in [b"a", b"b", b"c"] {
+            fs.unlink(&CALLER, fs.root(), name).unwrap();
+        }
+        fs.forget(inos[ended], 1);
+        fs.sync().unwrap();
+        let left = Arc::new(MemDevice::from_image(4096, device.image()));
+        is_clean(&left);
+        let again = mount(&left);
+        assert!(again.statfs().unwrap().blocks_free + 4 >= free, "{ended}");
+        again.unmount().unwrap();
+        is_clean(&left);
+        drop(fs);
+    }
+}
+
 /// A cache of 4 MiB takes a file of many times that, sparse and dense.
 #[test]
 fn files_are_larger_than_memory() {

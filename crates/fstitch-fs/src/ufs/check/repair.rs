@@ -107,7 +107,7 @@ fn run_device(device: &dyn BlockDevice, mending: Mending, now: Timestamp) -> Res
                 let is_unclean = volume.shape.is_unclean();
                 match (Run { mending, now, is_unclean }).all(&volume)? {
                     Ok(done) => return Ok(done),
-                    Err(why) => (why.to_owned(), search()?.map(|restored| restored.keeping(&volume))),
+                    Err(why) => (why.to_owned(), search()?.and_then(|restored| restored.keeping(&volume))),
                 }
             }
         }

@@ -172,15 +172,16 @@ pub(super) struct Restored {
 }
 
 impl Restored {
-    /// The same with what the superblock of `volume` says beside where everything is, if it is that of this volume.
-    pub(super) fn keeping(self, volume: &Volume<'_>) -> Self {
+    /// The same with what the superblock of `volume` says beside where everything is. `None` if it is another volume's, of which remains
+    /// may lie here: that which can be read stays.
+    pub(super) fn keeping(self, volume: &Volume<'_>) -> Option<Self> {
         let is_own = is_same(&volume.raw, &self.raw, (volume.order(), &derived(volume)));
         if self.place != volume.shape.at || !is_own {
-            return self;
+            return None;
         }
         let mut raw = copies::with_all(volume, &self.raw);
         raw[at::CLEAN] = 0;
-        Self { raw, place: self.place }
+        Some(Self { raw, place: self.place })
     }
 }
 
@@ -253,9 +254,14 @@ fn put_back(device: &dyn BlockDevice, volume: &Volume<'_>, raw: &[u8]) -> Result
         said.extend(copies.iter().map(|copy| order.u64(copy, at::PRIMARY)));
     }
     let end = volume.part(0, 0) * volume.fragment();
-    let mut places: Vec<u64> = PLACES.into_iter().filter(|place| place + to_u64(READ) <= end).collect();
-    for &place in &places {
-        said.extend(is_left(volume, place)?.then_some(place));
+    let mut places = Vec::new();
+    for place in PLACES.into_iter().filter(|place| place + to_u64(READ) <= end) {
+        let is_left = is_left(volume, place)?;
+        said.extend(is_left.then_some(place));
+        // Where machines boot from, or a label is, copies alone prove nothing.
+        if place > 0 || is_left {
+            places.push(place);
+        }
     }
     // Of those for which as much speaks, the last: all systems choose that.
     places.sort_by_key(|&place| Reverse((said.iter().filter(|&&said| said == place).count(), place)));

@@ -149,10 +149,11 @@ pub(super) fn leaves_of(state: &State, obj: Obj) -> Result<Vec<u64>> {
 /// Mends the tree that is mounted.
 fn tree(state: &mut State, census: &Census) -> Result<u64> {
     let mut salvage = Salvage::new(census);
-    let mended = salvage.nodes(state, Obj::Inodes)? + generations(state, census)?;
+    let mended = salvage.nodes(state, Obj::Inodes)?;
     let (names, subdirs, seen, saved) = Default::default();
     let mut mend = Mend { state, salvage, mended, names, subdirs, seen, saved };
     mend.end()?;
+    mend.mended += generations(mend.state, census)?;
     mend.root()?;
     mend.below(ROOT_INO)?;
     mend.saved_names()?;
