@@ -430,6 +430,26 @@ fn no_pointer_is_behind_the_end_in_blocks_of_pointers() {
     }
 }
 
+#[test]
+fn a_hole_behind_the_direct_blocks_is_filled_after_its_contents() {
+    let rig = Rig::new();
+    let rest = rig.file(rig.fs.root(), "rest");
+    rig.fill(rest, u64::MAX);
+    rig.fs.sync().unwrap();
+    rig.unlink(rig.fs.root(), "rest", rest);
+    let rig = rig.again();
+    let file = rig.file(rig.fs.root(), "file");
+    for block in [13, 20] {
+        rig.write(file, block * BLOCK, b'a', 4096).unwrap();
+    }
+    rig.fs.sync().unwrap();
+    rig.write(file, 15 * BLOCK, b'h', 4096).unwrap();
+    let place = rig.place(file, 15);
+    let after = rig.crash_without(|block| (place..place + BLOCK / FRAGMENT).contains(&block));
+    let found = contents(&after, "file").unwrap();
+    assert!(found[15 * 4096..16 * 4096].iter().all(|&byte| byte == 0), "what others have written");
+}
+
 /// No check goes on at a hole in a directory.
 #[test]
 fn a_directory_has_what_its_length_says_also_behind_the_direct_blocks() {
