@@ -17,22 +17,32 @@ use super::rig::{CALLER, contents, file, is_clean, made, mount, noise};
 
 const NONE: u64 = u64::MAX;
 
-/// A device of which one block cannot be read, and whose flushes tell somebody and wait for a moment.
+/// A device of which one block cannot be read, whose flushes tell somebody and wait for a moment, and from which the thread of commits reads
+/// when it is told to alone.
 struct Faulty {
     below: Arc<MemDevice>,
     bad: AtomicU64,
     flushes: Option<SyncSender<()>>,
+    asks: Option<SyncSender<Sender<()>>>,
 }
 
 impl Faulty {
     fn new(below: &Arc<MemDevice>, bad: u64) -> Arc<Self> {
-        Arc::new(Self { below: Arc::clone(below), bad: AtomicU64::new(bad), flushes: None })
+        Arc::new(Self { below: Arc::clone(below), bad: AtomicU64::new(bad), flushes: None, asks: None })
     }
 
     /// A device, and who is told of its flushes.
     fn slow(below: &Arc<MemDevice>) -> (Arc<Self>, Receiver<()>) {
         let (told, tells) = sync_channel(0);
-        (Arc::new(Self { below: Arc::clone(below), bad: AtomicU64::new(NONE), flushes: Some(told) }), tells)
+        let bad = AtomicU64::new(NONE);
+        (Arc::new(Self { below: Arc::clone(below), bad, flushes: Some(told), asks: None }), tells)
+    }
+
+    /// A device, and who is asked before the thread of commits reads.
+    fn gated(below: &Arc<MemDevice>) -> (Arc<Self>, Receiver<Sender<()>>) {
+        let (asks, asked) = sync_channel(0);
+        let bad = AtomicU64::new(NONE);
+        (Arc::new(Self { below: Arc::clone(below), bad, flushes: None, asks: Some(asks) }), asked)
     }
 }
 
@@ -42,6 +52,14 @@ impl BlockDevice for Faulty {
     }
 
     fn read(&self, reads: &mut [BlockRead<'_>]) -> Result<()> {
+        if let Some(asks) =
+            self.asks.as_ref().filter(|_| std::thread::current().name() == Some("fstitch-commit"))
+        {
+            let (goes, told) = channel();
+            if asks.send(goes).is_ok() {
+                told.recv().unwrap();
+            }
+        }
         let bad = self.bad.load(Ordering::SeqCst);
         let at = self.below.geometry().block_size as usize;
         let hits = |read: &BlockRead<'_>| {
@@ -303,49 +321,11 @@ fn changes_of_what_is_marked_are_stable_at_once() {
     assert!(after_cut().lookup(fs.root(), b"later").is_err());
 }
 
-/// A device from which the thread of commits reads when it is told to alone.
-struct Gated {
-    below: Arc<MemDevice>,
-    asks: SyncSender<Sender<()>>,
-}
-
-impl BlockDevice for Gated {
-    fn geometry(&self) -> Geometry {
-        self.below.geometry()
-    }
-
-    fn read(&self, reads: &mut [BlockRead<'_>]) -> Result<()> {
-        if std::thread::current().name() == Some("fstitch-commit") {
-            let (goes, told) = channel();
-            if self.asks.send(goes).is_ok() {
-                told.recv().unwrap();
-            }
-        }
-        self.below.read(reads)
-    }
-
-    fn write(&self, writes: &[BlockWrite<'_>]) -> Result<()> {
-        self.below.write(writes)
-    }
-
-    fn flush(&self) -> Result<()> {
-        self.below.flush()
-    }
-
-    fn discard(&self, start: BlockNo, count: u64) -> Result<()> {
-        self.below.discard(start, count)
-    }
-}
-
 #[test]
 fn nobody_waits_for_what_a_removal_reads() {
-    let (asks, asked) = sync_channel(0);
-    let device = Arc::new(Gated { below: with_snapshot(), asks });
-    let below = Arc::clone(&device.below);
-    let cache = CacheOptions { cache_size: 4 << 20, ..CacheOptions::default() };
-    let age = Duration::from_millis(20);
-    let options = Options { atime: AtimePolicy::NoAtime, commit_age: age, ..Options::default() };
-    let fs = Waffle::mount(device as _, cache, Arc::new(SystemClock::new()), options).unwrap();
+    let below = with_snapshot();
+    let (device, asked) = Faulty::gated(&below);
+    let fs = mount_on(&device, Duration::from_millis(20)).unwrap();
     let before = fs.statfs().unwrap().blocks_free;
     let kept = fs.lookup(fs.root(), b"kept").unwrap().attr.ino;
     fs.start().unwrap();
