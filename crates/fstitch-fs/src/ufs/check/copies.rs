@@ -148,13 +148,12 @@ pub(super) fn has_same(volume: &Volume<'_>, copy: &[u8]) -> bool {
     numbers(volume).iter().all(|number| number.of(order, &volume.raw) == number.of(order, copy))
 }
 
-/// The superblock of `volume` with the numbers by which all is looked for as `copy` has them, and all else as it is.
-pub(super) fn with_all(volume: &Volume<'_>, copy: &[u8]) -> Vec<u8> {
-    let (mut raw, order) = (volume.raw.clone(), volume.order());
-    for number in numbers(volume).iter().chain(&MAPS) {
-        put_fields(&mut raw, order, &[number.as_field(number.of(order, copy))]);
+/// Puts the numbers that follow from no others as the superblock of `volume` has them into `raw`; those of maps as well if asked.
+pub(super) fn put_all(volume: &Volume<'_>, raw: &mut [u8], with_maps: bool) {
+    let (order, maps) = (volume.order(), if with_maps { &MAPS[..] } else { &[] });
+    for number in numbers(volume).iter().chain(maps) {
+        put_fields(raw, order, &[number.as_field(number.of(order, &volume.raw))]);
     }
-    raw
 }
 
 /// What most copies say, if that is not `own`.

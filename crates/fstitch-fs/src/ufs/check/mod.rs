@@ -4,7 +4,7 @@
 //! wrong. *Corrupt* is everything else.
 //!
 //! ```text
-//!   pass 0  supers    superblock and its copies                            copies
+//!   pass 0  supers    superblock and its copies                            copies, merged
 //!   pass 1  inodes    every inode, every fragment that it claims          kinds, guess, targets, claims, walk
 //!   pass 2  dirs      every name, from the root on                        chunk
 //!   pass 3  connect   where directories belong
@@ -43,6 +43,7 @@ mod kinds;
 mod links;
 mod lost;
 mod maps;
+mod merged;
 mod raw;
 mod repair;
 mod run;

@@ -95,7 +95,12 @@ fn open<'v>(view: &'v BlockView<'_>, shape: Superblock) -> Result<Volume<'v>> {
 
 /// One run over a device: what was found, and how many changes were made.
 fn run_device(device: &dyn BlockDevice, mending: Mending, now: Timestamp) -> Result<Done> {
-    let search = || if mending == Mending::Everything { supers::search(device, 1) } else { Ok(None) };
+    let search = |volume: Option<&Volume<'_>>| match mending {
+        Mending::Everything => {
+            supers::search(device, 1, |restored| volume.is_none_or(|volume| restored.is_of(volume)))
+        }
+        _ => Ok(None),
+    };
     let (damage, restored) = match Superblock::read(device) {
         Ok(shape) => {
             let view = BlockView::new(device, shape.fragment_len());
@@ -107,11 +112,11 @@ fn run_device(device: &dyn BlockDevice, mending: Mending, now: Timestamp) -> Res
                 let is_unclean = volume.shape.is_unclean();
                 match (Run { mending, now, is_unclean }).all(&volume)? {
                     Ok(done) => return Ok(done),
-                    Err(why) => (why.to_owned(), search()?.and_then(|restored| restored.keeping(&volume))),
+                    Err(why) => (why.to_owned(), search(Some(&volume))?),
                 }
             }
         }
-        Err(Error::Corrupt(problem)) => (problem.to_string(), search()?),
+        Err(Error::Corrupt(problem)) => (problem.to_string(), search(None)?),
         Err(error) => return Err(error),
     };
     restore(device, mending, (damage, restored))

@@ -8,14 +8,14 @@ use fstitch_core::{BlockDevice, BlockKind, BlockNo, Error, FileKind, Result};
 use super::groups::{self, Layout};
 use super::state::State;
 use super::volume::{FLAGS_UPDATED, HASHES_OR_QUOTA, OLD_UNCLEAN, Volume, at};
-use super::{copies, maps};
+use super::{copies, maps, merged};
 use crate::ufs::hashes;
 use crate::ufs::layout::superblock::{PLACES, READ, ROOT_INO, Superblock, flag};
 use crate::ufs::order::Order;
 use crate::view::BlockView;
 
 /// Numbers that all copies have as the first superblock has them, by their bytes: those that say where everything is.
-const SAME: [usize; 22] =
+pub(super) const SAME: [usize; 22] =
     [8, 12, 16, 20, 44, 48, 52, 56, 72, 76, 80, 84, 96, 100, 104, 116, 120, 156, 160, 184, 188, 1372];
 /// Bytes that are searched for a copy: a group has no more, in the largest that a block can describe.
 const SEARCH_MAX: u64 = 4 << 30;
@@ -172,16 +172,10 @@ pub(super) struct Restored {
 }
 
 impl Restored {
-    /// The same with what the superblock of `volume` says beside where everything is. `None` if it is another volume's, of which remains
-    /// may lie here: that which can be read stays.
-    pub(super) fn keeping(self, volume: &Volume<'_>) -> Option<Self> {
-        let is_own = is_same(&volume.raw, &self.raw, (volume.order(), &derived(volume)));
-        if self.place != volume.shape.at || !is_own {
-            return None;
-        }
-        let mut raw = copies::with_all(volume, &self.raw);
-        raw[at::CLEAN] = 0;
-        Some(Self { raw, place: self.place })
+    /// Whether it belongs where the superblock of `volume` is, and is of the same volume: another one may have left copies here, and what
+    /// can be read stays.
+    pub(super) fn is_of(&self, volume: &Volume<'_>) -> bool {
+        self.place == volume.shape.at && is_same(&volume.raw, &self.raw, (volume.order(), &derived(volume)))
     }
 }
 
@@ -192,11 +186,15 @@ pub(super) fn better(device: &dyn BlockDevice, volume: &Volume<'_>) -> Result<Op
     if found.is_empty() || found.iter().any(agrees) {
         return Ok(None);
     }
-    search(device, witnesses(volume)?)
+    search(device, witnesses(volume)?, |_| true)
 }
 
-/// The first copy on the device that lies where it says that copies lie, and for which more speaks than `least`.
-pub(super) fn search(device: &dyn BlockDevice, least: u32) -> Result<Option<Restored>> {
+/// The first copy on the device that lies where it says that copies lie, for which more speaks than `least`, and that is asked for.
+pub(super) fn search(
+    device: &dyn BlockDevice,
+    least: u32,
+    is_asked: impl Fn(&Restored) -> bool,
+) -> Result<Option<Restored>> {
     let view = BlockView::new(device, 512);
     let all = device.geometry().bytes().min(SEARCH_MAX) / SECTOR * SECTOR;
     let mut bytes = Vec::new();
@@ -208,7 +206,8 @@ pub(super) fn search(device: &dyn BlockDevice, least: u32) -> Result<Option<Rest
         view.read(BlockNo(at / SECTOR), BlockKind::Superblock, &mut bytes)?;
         for inside in (0..len.saturating_sub(to_u64(READ) - 1).min(SEARCH_STEP)).step_by(512) {
             let start = fstitch_core::num::to_usize(inside);
-            if let Some(found) = candidate(device, &bytes[start..start + READ], at + inside, least)? {
+            let found = candidate(device, &bytes[start..start + READ], at + inside, least)?;
+            if let Some(found) = found.filter(&is_asked) {
                 return Ok(Some(found));
             }
         }
@@ -237,15 +236,12 @@ fn candidate(device: &dyn BlockDevice, raw: &[u8], byte: u64, least: u32) -> Res
     if !is_copy || witnesses(&volume)? <= least {
         return Ok(None);
     }
-    let mut raw = raw.to_vec();
-    raw[at::CLEAN] = 0;
-    forget_hashes(&mut raw, volume.order(), volume.is_updated());
-    put_back(device, &volume, &raw)
+    put_back(device, &volume)
 }
 
-/// The superblock `raw` where it belongs: before all that is in groups, where most copies say, or one is that was damaged. `None` if it
-/// would be found nowhere there, for then it would be in vain.
-fn put_back(device: &dyn BlockDevice, volume: &Volume<'_>, raw: &[u8]) -> Result<Option<Restored>> {
+/// The superblock of `volume`, a copy, where it belongs: before all that is in groups, where most copies say, or one is that was damaged.
+/// `None` if it would be found nowhere there, for then it would be in vain.
+fn put_back(device: &dyn BlockDevice, volume: &Volume<'_>) -> Result<Option<Restored>> {
     let order = volume.order();
     let mut said: Vec<u64> = Vec::new();
     if volume.is_updated() {
@@ -256,18 +252,22 @@ fn put_back(device: &dyn BlockDevice, volume: &Volume<'_>, raw: &[u8]) -> Result
     let end = volume.part(0, 0) * volume.fragment();
     let mut places = Vec::new();
     for place in PLACES.into_iter().filter(|place| place + to_u64(READ) <= end) {
-        let is_left = is_left(volume, place)?;
+        let there = volume.read_super(place)?;
+        let is_left = merged::is_left(volume, &there);
         said.extend(is_left.then_some(place));
         // Where machines boot from, or a label is, copies alone prove nothing.
         if place > 0 || is_left {
-            places.push(place);
+            places.push((place, there));
         }
     }
     // Of those for which as much speaks, the last: all systems choose that.
-    places.sort_by_key(|&place| Reverse((said.iter().filter(|&&said| said == place).count(), place)));
-    for place in places {
-        let mut raw = raw.to_vec();
-        if volume.is_updated() {
+    places.sort_by_key(|&(place, _)| Reverse((said.iter().filter(|&&said| said == place).count(), place)));
+    for (place, there) in places {
+        let mut raw = merged::of(volume, &there);
+        let is_updated = volume.is_two() || raw[at::OLD_FLAGS] & FLAGS_UPDATED != 0;
+        raw[at::CLEAN] = 0;
+        forget_hashes(&mut raw, order, is_updated);
+        if is_updated {
             order.put_u64(&mut raw, at::PRIMARY, place);
         }
         if is_found(device, &raw, place)? {
@@ -275,13 +275,6 @@ fn put_back(device: &dyn BlockDevice, volume: &Volume<'_>, raw: &[u8]) -> Result
         }
     }
     Ok(None)
-}
-
-/// Whether at byte `place` is what is left of the volume's superblock: half of what copies have.
-fn is_left(volume: &Volume<'_>, place: u64) -> Result<bool> {
-    let (order, there) = (volume.order(), volume.read_super(place)?);
-    let same = SAME.iter().filter(|&&at| order.u32(&volume.raw, at) == order.u32(&there, at)).count();
-    Ok(same * 2 >= SAME.len())
 }
 
 /// Whether `raw` is what would be read as the superblock of the device if it were at byte `place`.

@@ -93,11 +93,11 @@ fn numbers_that_only_copies_have_are_found_there() {
     }
 }
 
-/// Where a superblock says that the first one is: in all of UFS2, and in UFS1 since FreeBSD 5.
-const PRIMARY: usize = 1000;
+/// Where a superblock says that the first one is, by its bytes: in all of UFS2, and in UFS1 since FreeBSD 5.
+pub(super) const PRIMARY: usize = 1000;
 /// Where the magic number is, and the inodes of a block.
-const MAGIC: usize = 1372;
-const BLOCK_INODES: usize = 120;
+pub(super) const MAGIC: usize = 1372;
+pub(super) const BLOCK_INODES: usize = 120;
 
 /// The first superblock is gone, and copies say something else of where it was: it comes back there, and nothing else is written over.
 #[test]
@@ -135,6 +135,40 @@ fn a_superblock_comes_back_where_it_is_found() {
                 let tree = Tree::of(&opened(&after.bytes).unwrap()).unwrap();
                 assert_eq!(tree.differences(&expected), [""; 0], "{what}");
             }
+        }
+    }
+}
+
+/// Where machines boot from: only what is left there says that the superblock was there.
+#[test]
+fn a_superblock_at_the_first_byte_comes_back_there() {
+    if !have_makefs() {
+        return;
+    }
+    let scratch = Scratch::new("ufs-floppy");
+    let from = scratch.path("from");
+    fill(&from);
+    let expected = Tree::of_host(&from);
+    for shape in SHAPES {
+        let mut whole = Image::new(made(&scratch, &from, shape));
+        whole.bytes.copy_within(8192..16_384, 0);
+        whole.bytes[8192..16_384].fill(0);
+        for group in 0..whole.shape.groups {
+            let at = copy(&whole, group);
+            whole.put64(at + PRIMARY, 0);
+        }
+        whole.put64(PRIMARY, 0);
+        for gone in [MAGIC, BLOCK_INODES] {
+            let mut image = Image::new(whole.bytes.clone());
+            image.put32(gone, 0x5a5a);
+            let what = format!("{shape:?}: {gone}");
+            let (after, report) = mended(&image.bytes, &what);
+            assert!(report.found.findings[0].code == "superblock-damaged", "{what}");
+            assert!(after[8192..16_384].iter().all(|&byte| byte == 0), "{what}");
+            let after = Image::new(after);
+            assert_eq!(after.shape.at, 0, "{what}");
+            let tree = Tree::of(&opened(&after.bytes).unwrap()).unwrap();
+            assert_eq!(tree.differences(&expected), [""; 0], "{what}");
         }
     }
 }

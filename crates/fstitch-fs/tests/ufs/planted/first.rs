@@ -1,0 +1,189 @@
+//! What only the first superblock has: copies bring back where everything is, and nothing else goes.
+
+use fstitch_core::{Error, MemDevice, RepairMode};
+use fstitch_fs::ufs::mkfs::mkfs;
+
+use super::copy;
+use super::places::{BLOCK_INODES, MAGIC, PRIMARY};
+use crate::damage::Image;
+use crate::host::{Tree, fill, made};
+use crate::repair::{SHAPES, mended, repair};
+use crate::support::Scratch;
+use crate::{have_makefs, opened};
+
+/// Bytes of the label, of flags, of the list of snapshots, and of the version of a journal.
+const LABEL: usize = 680;
+const OLD_FLAGS: usize = 211;
+const FLAGS: usize = 1312;
+const SNAPSHOTS: usize = 1116;
+const JOURNAL: usize = 864;
+/// How long runs of free blocks may be that groups count.
+const CLUSTERS: usize = 1316;
+/// Soft updates and POSIX ACLs.
+const HAS: u32 = 0x12;
+/// NetBSD's journal.
+const WAPBL: u32 = 0x100;
+/// Numbers that copies have as well, by their bytes: of parts of a group, sizes, groups and inodes.
+const NUMBERS: [usize; 13] = [8, 12, 16, 20, 44, 48, 52, 56, 104, BLOCK_INODES, 184, 188, MAGIC];
+
+/// A volume that was used since it was made: copies know nothing of that.
+fn used(mut whole: Image) -> Image {
+    let at = whole.superblock(0);
+    whole.bytes[at + LABEL..at + LABEL + 5].copy_from_slice(b"mine\0");
+    whole.bytes[at + OLD_FLAGS] |= 0x80;
+    whole.put32(at + FLAGS, HAS);
+    // One that was there once.
+    whole.put32(at + SNAPSHOTS, 9);
+    whole.put64(at + PRIMARY, 8192);
+    whole
+}
+
+/// What only the first superblock of an image has: label, flags, snapshots.
+fn own(image: &Image) -> (&[u8], u32, u32) {
+    let at = image.superblock(0);
+    (&image.bytes[at + LABEL..at + LABEL + 4], image.word(at + FLAGS), image.word(at + SNAPSHOTS))
+}
+
+#[test]
+fn what_only_the_first_superblock_has_outlives_its_numbers() {
+    if !have_makefs() {
+        return;
+    }
+    let scratch = Scratch::new("ufs-first");
+    let from = scratch.path("from");
+    fill(&from);
+    let expected = Tree::of_host(&from);
+    for shape in SHAPES {
+        let whole = used(Image::new(made(&scratch, &from, shape)));
+        for (no, gone) in NUMBERS.into_iter().enumerate() {
+            // Some of these make another superblock that could be one, of which no copy is.
+            for value in [0x5a5a, 0, whole.word(whole.superblock(gone)) << 1] {
+                let mut image = Image::new(whole.bytes.clone());
+                let at = image.superblock(0);
+                image.put32(at + gone, value);
+                // Bits are lost in more than one place.
+                image.put32(at + NUMBERS[(no + 1) % NUMBERS.len()], 0x5a5a);
+                let what = format!("{shape:?}: {gone}, {value:#x}");
+                let (after, report) = mended(&image.bytes, &what);
+                assert!(report.found.corrupt > 0, "{what}");
+                let after = Image::new(after);
+                assert_eq!(own(&after), own(&whole), "{what}");
+                let tree = Tree::of(&opened(&after.bytes).unwrap()).unwrap();
+                assert_eq!(tree.differences(&expected), [""; 0], "{what}");
+            }
+        }
+    }
+}
+
+/// Media lose sectors: what the others say is kept, and what one says that holds something else now is not believed.
+#[test]
+fn sectors_of_the_first_superblock_are_believed_each_by_itself() {
+    if !have_makefs() {
+        return;
+    }
+    let scratch = Scratch::new("ufs-sectors");
+    let from = scratch.path("from");
+    fill(&from);
+    let expected = Tree::of_host(&from);
+    for shape in SHAPES {
+        let made = Image::new(made(&scratch, &from, shape));
+        let whole = used(Image::new(made.bytes.clone()));
+        let (label, flags, snapshots) = own(&whole);
+        let copied = own(&made);
+        for sector in 0..3 {
+            for holds in [0, 0x80, 0xff] {
+                let mut image = Image::new(whole.bytes.clone());
+                let at = image.superblock(512 * sector);
+                // Numbers, or bytes above those of text.
+                let bytes = (0..512).map(|byte: usize| if holds == 0x80 { (byte % 251) as u8 } else { holds });
+                image.bytes.splice(at..at + 512, bytes);
+                // Were the numbers there, nothing would be asked for copies.
+                let at = image.superblock(BLOCK_INODES);
+                image.put32(at, 0x5a5a);
+                let what = format!("{shape:?}: {sector}, {holds:#x}");
+                let (after, report) = mended(&image.bytes, &what);
+                assert!(report.found.findings[0].code == "superblock-damaged", "{what}");
+                let after = Image::new(after);
+                let is_text = sector == 1;
+                let others = if sector == 2 { (copied.1, copied.2) } else { (flags, snapshots) };
+                let names = if is_text { copied.0 } else { label };
+                assert_eq!((own(&after).0, (own(&after).1, own(&after).2)), (names, others), "{what}");
+                let tree = Tree::of(&opened(&after.bytes).unwrap()).unwrap();
+                assert_eq!(tree.differences(&expected), [""; 0], "{what}");
+            }
+        }
+    }
+}
+
+/// Another volume of the same shape was here: its label and flags are not those of this one.
+#[test]
+fn a_superblock_that_another_volume_left_says_nothing() {
+    if !have_makefs() {
+        return;
+    }
+    let scratch = Scratch::new("ufs-stale");
+    let from = scratch.path("from");
+    fill(&from);
+    for shape in SHAPES {
+        let whole = Image::new(made(&scratch, &from, shape));
+        let mut image = used(Image::new(whole.bytes.clone()));
+        let at = image.superblock(0);
+        image.put32(at + 144, 0x1234);
+        image.put32(at + 148, 0x5678);
+        image.put32(at + BLOCK_INODES, 0x5a5a);
+        let what = format!("{shape:?}");
+        let (after, _) = mended(&image.bytes, &what);
+        assert_eq!(own(&Image::new(after)), own(&whole), "{what}");
+    }
+}
+
+/// The place of a journal comes back with the numbers, so that the volume is refused as before.
+#[test]
+fn a_journal_is_not_forgotten_with_the_superblock() {
+    if !have_makefs() {
+        return;
+    }
+    let scratch = Scratch::new("ufs-first-log");
+    let from = scratch.path("from");
+    fill(&from);
+    for shape in SHAPES {
+        let mut image = used(Image::new(made(&scratch, &from, shape)));
+        let at = image.superblock(0);
+        image.put32(at + FLAGS, HAS | WAPBL);
+        image.bytes[at + JOURNAL..at + JOURNAL + 2].copy_from_slice(&[1, 1]);
+        assert!(opened(&image.bytes).is_ok(), "{shape:?}");
+        image.put32(at + BLOCK_INODES, 0x5a5a);
+        match repair(&image.bytes, RepairMode::Yes) {
+            Err(Error::Unsupported(why)) => assert!(why.contains("journal (WAPBL)"), "{shape:?}: {why}"),
+            other => panic!("{shape:?}: {:?}", other.map(|(_, report)| report)),
+        }
+    }
+}
+
+/// The copies of a volume that was here before come first on the medium: they are passed by.
+#[test]
+fn copies_of_another_volume_do_not_come_back_over_one_that_can_be_read() {
+    for version in [1, 2] {
+        let options = |groups: u32| {
+            let mut options = crate::mkfs::options((version, "le", 4096, 512));
+            options.fragments_per_group = Some(groups);
+            options
+        };
+        let (before, _) = crate::mkfs::made(&options(1600), 24 << 20).unwrap();
+        let device = MemDevice::from_image(512, before);
+        mkfs(&device, &options(12_000), &mut |_, _| {}).unwrap();
+        let mut image = Image::new(device.image());
+        assert!(image.shape.groups > 2, "{version}");
+        // Maps that fit no group, and the copy before all others is none.
+        let whole = image.bytes.clone();
+        let (first, copied) = (image.superblock(CLUSTERS), copy(&image, 0));
+        image.put32(first, 0x5a5a);
+        image.put32(copied + MAGIC, 0);
+        let (after, report) = mended(&image.bytes, &version.to_string());
+        assert_eq!(report.found.findings[0].code, "superblock-damaged", "{version}");
+        assert!(after[first..first + 4] == whole[first..first + 4], "{version}");
+        // The copy that was none is one again; all else is as it was.
+        let behind = copied + 8192;
+        assert!(after[behind..] == whole[behind..], "{version}");
+    }
+}
