@@ -17,7 +17,7 @@ use super::layout::pointer::{PACKED, Ref, SHARED};
 use super::layout::{BLOCK_BYTES, CLUSTER, CLUSTER_BYTES, SIZE_MAX};
 use super::names::touch_contents;
 use super::state::{Class, State};
-use super::tree::Obj;
+use super::tree::{Obj, UNCOUNTED};
 use super::volume::{SNAPSHOTS_INO, Waffle};
 
 /// Blocks that are shared at once, all or nothing.
@@ -160,7 +160,10 @@ impl State {
             }
             if !reference.is_none() {
                 self.check_leaf(reference, (Obj::Data(source), 0, first + step))?;
-                let count = self.shares(reference.block)?.checked_add(1).ok_or(Errno::MLINK)?;
+                let count = self.shares(reference.block)?.saturating_add(1);
+                if count == UNCOUNTED {
+                    return Err(Errno::MLINK.into());
+                }
                 self.set_shares(reference.block, count)?;
                 let shared =
                     Ref { birth: self.generation(), flags: reference.flags & PACKED | SHARED, ..reference };

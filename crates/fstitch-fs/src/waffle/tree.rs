@@ -78,6 +78,8 @@ pub(super) fn has_twice(node: &[u8]) -> bool {
 
 /// Numbers in a leaf of the table of shared blocks.
 pub(super) const COUNTS_IN_BLOCK: u64 = 1024;
+/// References beyond the first that nobody has counted: the block is not given up, until a check counts them.
+pub(super) const UNCOUNTED: u32 = u32::MAX;
 
 impl State {
     /// Damage in a tree, or where a reference in it leads.
@@ -334,10 +336,10 @@ impl State {
             true => Arc::new(BlockBuf::zeroed(BLOCK)),
             false => self.load(reference, key, obj.kind(level))?,
         };
-        self.release(obj, reference)?;
         self.note(key);
         self.nodes.insert(key, node);
-        Ok(())
+        // It may have the count of its own block.
+        self.release(obj, reference)
     }
 
     /// Puts a reference in the place of the one to node `index` of the level below `level`, and returns that.
@@ -407,8 +409,11 @@ impl State {
             return Ok(());
         }
         if matches!(obj, Obj::Shared | Obj::Trees) {
-            // Nor does anybody share them.
             self.check_leaf(reference, (obj, 0, 0))?;
+            // Nor does anybody share them, but for damage: then it stays, for counting it would be another change of a table.
+            if self.shares(reference.block)? > 0 {
+                return Ok(());
+            }
             let Self { map, cache, .. } = self;
             return map.give_up(cache, reference.block);
         }
@@ -418,12 +423,14 @@ impl State {
     /// The same for who knows that no snapshot has it.
     pub(super) fn free(&mut self, reference: Ref) -> Result<()> {
         self.check_leaf(reference, (Obj::Inodes, 0, 0))?;
-        let count = self.shares(reference.block)?;
-        if count > 0 {
-            return self.set_shares(reference.block, count - 1);
+        match self.shares(reference.block)? {
+            0 => {
+                let Self { map, cache, .. } = self;
+                map.give_up(cache, reference.block)
+            }
+            UNCOUNTED => Ok(()),
+            count => self.set_shares(reference.block, count - 1),
         }
-        let Self { map, cache, .. } = self;
-        map.give_up(cache, reference.block)
     }
 
     /// How many references beyond the first a block has.

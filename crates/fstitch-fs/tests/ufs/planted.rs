@@ -1,7 +1,7 @@
 //! One damage at a time: what it is called, its class, and what is left of the tree when it is mended.
 
-mod kinds;
 mod first;
+mod kinds;
 mod places;
 
 use fstitch_core::{Error, FindingClass, RepairMode};

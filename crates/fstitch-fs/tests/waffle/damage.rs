@@ -137,8 +137,9 @@ pub fn used(image: &[u8]) -> Vec<u64> {
     let root = Root::find(image).unwrap().unwrap();
     let at = usize::try_from(root.map.block).unwrap() * BLOCK;
     let map = &image[at..at + BLOCK];
-    let mut used: Vec<u64> =
-        (19..BLOCKS).filter(|bit| map[*bit as usize / 8] >> (bit % 8) & 1 == 1).collect();
+    let mut used: Vec<u64> = (19..u64::try_from(image.len() / BLOCK).unwrap())
+        .filter(|bit| map[*bit as usize / 8] >> (bit % 8) & 1 == 1)
+        .collect();
     used.push(root.map.block);
     used
 }

@@ -3,7 +3,6 @@
 //! Systems change labels, flags, the list of snapshots, the place of a journal and the inodes of quotas in the first superblock alone.
 //! Media lose sectors or bits, so that each sector of it is believed by itself.
 
-
 use super::copies;
 use super::supers::{SAME, derived, put_fields, why_unusable};
 use super::volume::Volume;
@@ -16,7 +15,8 @@ const ID: [usize; 2] = [144, 148];
 /// Bytes of the label.
 const LABEL: std::ops::Range<usize> = 680..712;
 /// Numbers of the last sector that no system changes, by the bytes of their words.
-const LAST: [usize; 14] = [1080, 1084, 1088, 1092, 1096, 1100, 1320, 1328, 1332, 1336, 1340, 1344, 1348, 1372];
+const LAST: [usize; 14] =
+    [1080, 1084, 1088, 1092, 1096, 1100, 1320, 1328, 1332, 1336, 1340, 1344, 1348, 1372];
 
 /// Whether `there` is what is left of a superblock of the shape of `volume`: half of what copies have.
 pub(super) fn is_left(volume: &Volume<'_>, there: &[u8]) -> bool {

@@ -1,8 +1,10 @@
 //! The first pass: every reference of every tree, and the map.
 //!
 //! **Invariant.** What a block with several references is does not depend on which of them is followed first: contents of files that share it if
-//! all of them are of contents, and else a block with more than one user. Each of them is followed as what it leads to is for it.
+//! all of them are of contents, and else a block with more than one user. Each of them is followed as what it leads to is for it; the third
+//! and later ones say of all below that nobody counts its users any more.
 
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 
 use fstitch_core::num::to_usize;
@@ -17,7 +19,7 @@ use super::super::layout::{FAN, REGION};
 use super::super::map::{WORDS, Words};
 use super::super::snapshot::before;
 use super::super::state::State;
-use super::super::tree::{COUNTS_IN_BLOCK, Key, Node, Obj};
+use super::super::tree::{COUNTS_IN_BLOCK, Key, Node, Obj, UNCOUNTED};
 use super::restore::Suspects;
 use super::{damage, is_unread, note};
 
@@ -40,6 +42,8 @@ struct At {
     end: u64,
     /// Clusters may be packed, in this tree.
     packs: Option<usize>,
+    /// It has more users above than are followed: nobody counts those of what is here.
+    is_uncounted: bool,
 }
 
 /// Blocks of each region, a bit for each.
@@ -61,7 +65,7 @@ fn set(marks: &mut Marks, block: u64) {
 pub(super) struct Census {
     /// Blocks that anything leads to.
     pub(super) marks: Marks,
-    /// References beyond the first to blocks that are contents of files; what else leads to one is one more.
+    /// References beyond the first, or [`UNCOUNTED`].
     pub(super) more: FxHashMap<u64, u32>,
     /// Blocks with more than one reference that may not have them.
     pub(super) twice: BTreeSet<u64>,
@@ -86,8 +90,8 @@ struct Blocks<'a> {
     found: Census,
     /// Blocks that have not been followed, because they are not what the references say that led to them: of another one they may be.
     broken: FxHashSet<u64>,
-    /// Nodes and inodes that were followed more than once: as what.
-    again: FxHashSet<(u64, u8, BlockKind)>,
+    /// Nodes and inodes that were followed more than once: as what, and whether without counting.
+    again: FxHashMap<(u64, u8, BlockKind), bool>,
     /// Blocks that something leads to as to no contents of a file: nobody shares these.
     alone: Marks,
     /// The sums of blocks that files share, as far as they were compared.
@@ -127,6 +131,7 @@ impl<'a> Blocks<'a> {
             kind: BlockKind::GroupDescriptor,
             end: u64::MAX,
             packs: None,
+            is_uncounted: false,
         };
         self.fork(whole, Obj::Trees, state.root.trees)?;
         self.fork(whole, Obj::Shared, state.root.shared)?;
@@ -159,7 +164,7 @@ impl<'a> Blocks<'a> {
             damage(self.report, "reference", State::damaged(key, None, problem).to_string());
             // It is somebody's, whatever else is wrong.
             let (first, end) = self.state.data();
-            if (first..end).contains(&reference.block) && self.mark(reference, false) {
+            if (first..end).contains(&reference.block) && self.mark(at, reference, false) {
                 self.broken.insert(reference.block);
             }
             self.found.unread += u64::from(level > 0 || obj == Obj::Inodes);
@@ -181,10 +186,12 @@ impl<'a> Blocks<'a> {
             self.clusters.insert(cluster_of(index));
         }
         let kind = if level == 0 && matches!(obj, Obj::Data(_)) { at.kind } else { obj.kind(level) };
-        let is_first = self.mark(reference, kind == BlockKind::Data);
+        let is_first = self.mark(at, reference, kind == BlockKind::Data);
         let is_again = !is_first && !self.broken.contains(&reference.block);
-        if is_again && !self.leads_anew(at, key, reference)? {
-            return Ok(());
+        let mut at = at;
+        if is_again {
+            let Some(is_uncounted) = self.leads_anew(at, key, reference)? else { return Ok(()) };
+            at.is_uncounted = is_uncounted;
         }
         let Some(bytes) = self.bytes_of(key, (reference, kind), is_again)? else { return Ok(()) };
         if level > 0 {
@@ -208,16 +215,19 @@ impl<'a> Blocks<'a> {
         }
     }
 
-    /// Whether a block that was followed before is to be followed once more: it may have been as something else, which leads elsewhere or
-    /// nowhere.
-    fn leads_anew(&mut self, at: At, key: Key, reference: Ref) -> Result<bool> {
+    /// Whether a block that was followed before is to be followed once more, and whether nobody is to count who has what is below then: it
+    /// may have been as something else, which leads elsewhere or nowhere; and each of its users has all that is below.
+    fn leads_anew(&mut self, at: At, key: Key, reference: Ref) -> Result<Option<bool>> {
         let (obj, level, _) = key;
         if level == 0 && obj != Obj::Inodes {
             self.compare_sums(key, reference)?;
-            return Ok(false);
+            return Ok(None);
         }
         let below = if matches!(obj, Obj::Data(_)) { at.kind } else { obj.kind(0) };
-        Ok(self.again.insert((reference.block, level, below)))
+        Ok(match self.again.entry((reference.block, level, below)) {
+            Entry::Vacant(entry) => Some(*entry.insert(at.is_uncounted)),
+            Entry::Occupied(mut entry) => (!entry.insert(true)).then_some(true),
+        })
     }
 
     /// What a reference leads to, if it is what that says.
@@ -320,16 +330,19 @@ impl<'a> Blocks<'a> {
     }
 
     /// Notes that there is a reference to a block, to a file's contents or not; whether it is the first.
-    fn mark(&mut self, reference: Ref, is_contents: bool) -> bool {
+    fn mark(&mut self, at: At, reference: Ref, is_contents: bool) -> bool {
         let block = reference.block;
         let (is_first, was_alone) = (!has(&self.found.marks, block), has(&self.alone, block));
         set(&mut self.found.marks, block);
         if !is_contents {
             set(&mut self.alone, block);
         }
-        // As long as a file has it, nobody else who gives it up may make it free.
-        if !is_first && (is_contents || !was_alone) {
-            *self.found.more.entry(block).or_default() += 1;
+        // As long as anybody has it, nobody else who gives it up may make it free.
+        if at.is_uncounted {
+            self.found.more.insert(block, UNCOUNTED);
+        } else if !is_first {
+            let more = self.found.more.entry(block).or_default();
+            *more = more.saturating_add(1);
         }
         if !is_first && (!is_contents || was_alone) {
             self.found.twice.insert(block);
@@ -353,6 +366,11 @@ impl<'a> Blocks<'a> {
                 let block = leaf * COUNTS_IN_BLOCK + fstitch_core::num::to_u64(slot);
                 let (said, found) = (Le::u32(counts, 0), self.found.more.remove(&block).unwrap_or(0));
                 if said != found {
+                    let count = |count: u32| match count {
+                        UNCOUNTED => "uncounted".to_owned(),
+                        count => count.to_string(),
+                    };
+                    let (found, said) = (count(found), count(said));
                     let text = format!("block {block} has {found} more references, and {said} are said");
                     damage(self.report, "shares", text);
                 }

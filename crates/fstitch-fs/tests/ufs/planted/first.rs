@@ -95,7 +95,8 @@ fn sectors_of_the_first_superblock_are_believed_each_by_itself() {
                 let mut image = Image::new(whole.bytes.clone());
                 let at = image.superblock(512 * sector);
                 // Numbers, or bytes above those of text.
-                let bytes = (0..512).map(|byte: usize| if holds == 0x80 { (byte % 251) as u8 } else { holds });
+                let bytes =
+                    (0..512).map(|byte: usize| if holds == 0x80 { (byte % 251) as u8 } else { holds });
                 image.bytes.splice(at..at + 512, bytes);
                 // Were the numbers there, nothing would be asked for copies.
                 let at = image.superblock(BLOCK_INODES);

@@ -155,6 +155,105 @@ fn a_block_of_a_file_and_of_something_else_is_told_and_stays() {
     }
 }
 
+/// Whoever of many users goes, the others keep what they have, and what is below it.
+#[test]
+fn a_block_of_many_users_goes_with_the_last_one() {
+    let device = made(512);
+    let fs = mount(&device);
+    // The one that has the node as its contents is met first, or last.
+    file(&fs, fs.root(), "first", &noise(13_000, 7)).unwrap();
+    for number in 0..4 {
+        file(&fs, fs.root(), &format!("of-{number}"), &noise(9000 + number * 100, 1)).unwrap();
+    }
+    file(&fs, fs.root(), "last", &noise(14_000, 8)).unwrap();
+    fs.unmount().unwrap();
+    let image = device.image();
+    let shared = top(&image, FILE, 9000);
+    for (name, size) in [("first", 13_000), ("last", 14_000), ("", 0)] {
+        let mut damaged = image.clone();
+        for number in 1..4 {
+            let (leaf, byte) = inode_of(&image, FILE, 9000 + number * 100);
+            shared.write(block(&mut damaged, leaf).unwrap(), byte + 96);
+        }
+        if size > 0 {
+            shared.write(block(&mut damaged, top(&image, FILE, size).block).unwrap(), 0);
+        }
+        believed(&mut damaged);
+        let (left, _, device) = mend(damaged);
+        assert!(left.iter().all(|(code, _)| *code == "block-used-twice"), "{name}: {left:?}");
+        let fs = mount(&device);
+        let read = |name: &str| contents(&fs, fs.lookup(fs.root(), name.as_bytes()).unwrap().attr.ino);
+        let names: Vec<String> = (0..4).map(|number| format!("of-{number}")).collect();
+        let of_files: Vec<Vec<u8>> = names.iter().map(|name| read(name).unwrap()).collect();
+        let of_block = (size > 0).then(|| read(name).unwrap());
+        // Each of these leaves those before it what they have.
+        for (at, gone) in names.iter().enumerate().rev() {
+            fs.unlink(&CALLER, fs.root(), gone.as_bytes()).unwrap();
+            fs.sync().unwrap();
+            // Whatever is free is taken.
+            let _ = file(&fs, fs.root(), &format!("new-{at}"), &noise(4 << 20, 3));
+            let _ = file(&fs, fs.root(), &format!("newer-{at}"), &noise(100_000, 4));
+            fs.sync().unwrap();
+            for (other, was) in names.iter().zip(&of_files).take(at) {
+                assert!(read(other).is_ok_and(|now| now == *was), "{name}: {other} without {gone}");
+            }
+            if let Some(was) = &of_block {
+                assert!(read(name).is_ok_and(|now| now == *was), "{name} without {gone}");
+            }
+            for new in ["new", "newer"] {
+                fs.unlink(&CALLER, fs.root(), format!("{new}-{at}").as_bytes()).unwrap();
+            }
+        }
+        fs.unmount().unwrap();
+        // What nobody counted has no users now, and a check says so.
+        let (left, _, device) = mend(device.image());
+        assert_eq!(left, [], "{name}");
+        emptied(&device, name);
+    }
+}
+
+/// A file that has a block of the table of shared blocks keeps what it has when the table changes.
+#[test]
+fn a_block_of_a_table_is_not_given_up_while_a_file_has_it() {
+    const COUNTS: u64 = 1024;
+    const LEN: usize = 10 << 20;
+    let device = made(8192);
+    let fs = mount(&device);
+    file(&fs, fs.root(), "victim", &noise(9000, 7)).unwrap();
+    let one = file(&fs, fs.root(), "one", &noise(LEN, 1)).unwrap();
+    let two = file(&fs, fs.root(), "two", b"").unwrap();
+    let len = u64::try_from(LEN).unwrap();
+    assert_eq!(fs.share(&CALLER, (one, 0), (two, 0), len).unwrap(), len);
+    fs.unmount().unwrap();
+    let mut image = device.image();
+    let table = Root::find(&image).unwrap().unwrap().shared;
+    assert_eq!(table.height, 1);
+    // Mending changes the leaf with the count of the block that has two users: not this one.
+    let leaves =
+        (0..4).map(|leaf| (leaf, Ref::slot(bytes(&image, table.root.block), usize::try_from(leaf).unwrap())));
+    let (_, target) =
+        leaves.into_iter().find(|(leaf, found)| !found.is_none() && found.block / COUNTS != *leaf).unwrap();
+    target.write(block(&mut image, top(&device.image(), FILE, 9000).block).unwrap(), 0);
+    believed(&mut image);
+    let (left, _, device) = mend(image);
+    let codes: Vec<&str> = left.iter().map(|(code, _)| *code).collect();
+    assert_eq!(codes, ["block-used-twice"], "{left:?}");
+    let fs = mount(&device);
+    let read = || contents(&fs, fs.lookup(fs.root(), b"victim").unwrap().attr.ino);
+    let was = read().unwrap();
+    fs.unlink(&CALLER, fs.root(), b"two").unwrap();
+    fs.sync().unwrap();
+    let _ = file(&fs, fs.root(), "new", &noise(30 << 20, 3));
+    let _ = file(&fs, fs.root(), "newer", &noise(100_000, 4));
+    fs.sync().unwrap();
+    assert!(read().is_ok_and(|now| now == was));
+    fs.unlink(&CALLER, fs.root(), b"victim").unwrap();
+    fs.unmount().unwrap();
+    let (left, _, device) = mend(device.image());
+    assert_eq!(left, []);
+    emptied(&device, "a table");
+}
+
 /// A reference that leads to another file's block, but for one bit what it says: nobody writes there what it should be, and it is told
 /// whichever of the files is met first.
 #[test]
