@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use fstitch_core::num::to_usize;
-use fstitch_core::{BlockBuf, BlockKind, BlockNo, Errno, Error, Le, Result, Structure};
+use fstitch_core::{BlockBuf, BlockKind, BlockNo, Errno, Error, IoOp, Le, Result, Structure};
 use rustc_hash::FxHashSet;
 
 use super::layout::inode::{INODE_BYTES, Inode, Slot, place};
@@ -410,12 +410,16 @@ impl State {
         }
         if matches!(obj, Obj::Shared | Obj::Trees) {
             self.check_leaf(reference, (obj, 0, 0))?;
-            // Nor does anybody share them, but for damage: then it stays, for counting it would be another change of a table.
-            if self.shares(reference.block)? > 0 {
-                return Ok(());
-            }
-            let Self { map, cache, .. } = self;
-            return map.give_up(cache, reference.block);
+            // Nor does anybody share them, but for damage. Then, or where nobody knows, it stays until a check has counted: lowering the
+            // count would be another change of a table.
+            return match self.shares(reference.block) {
+                Ok(0) => {
+                    let Self { map, cache, .. } = self;
+                    map.give_up(cache, reference.block)
+                }
+                Ok(_) | Err(Error::Corrupt(_) | Error::Io { op: IoOp::Read, .. }) => Ok(()),
+                Err(error) => Err(error),
+            };
         }
         self.free(reference)
     }

@@ -1,22 +1,32 @@
 //! A superblock of two: a copy says where everything is; what is left of the first one says what copies never heard of.
 //!
 //! Systems change labels, flags, the list of snapshots, the place of a journal and the inodes of quotas in the first superblock alone.
-//! Media lose sectors or bits, so that each sector of it is believed by itself.
+//! Media lose sectors or bits, so that each sector of it is believed by itself. Where one of two that say together what a volume has is lost,
+//! nothing is mended.
+
+use fstitch_core::{Error, Result};
 
 use super::copies;
+use super::groups::{self, Layout};
 use super::supers::{SAME, derived, put_fields, why_unusable};
-use super::volume::Volume;
-use crate::ufs::layout::superblock::{READ, Superblock, at as field};
+use super::volume::{ACLS_OR_JOURNAL, FLAGS_UPDATED, Volume, at};
+use crate::ufs::layout::inode::flag as inode_flag;
+use crate::ufs::layout::superblock::{READ, ROOT_INO, Superblock, at as field};
 
 /// Bytes that are lost together.
 const SECTOR: usize = 512;
 /// What volumes are told apart by.
 const ID: [usize; 2] = [144, 148];
-/// Bytes of the label.
+/// What systems change in the first sector: times, what is tuned, totals and marks, where it was mounted.
+const CHANGES: [std::ops::Range<usize>; 5] = [32..36, 60..72, 88..96, 128..132, 192..SECTOR];
+/// The block size once more.
+const LARGEST: usize = 860;
 const LABEL: std::ops::Range<usize> = 680..712;
 /// Numbers of the last sector that no system changes, by the bytes of their words.
 const LAST: [usize; 14] =
     [1080, 1084, 1088, 1092, 1096, 1100, 1320, 1328, 1332, 1336, 1340, 1344, 1348, 1372];
+
+const _: () = assert!(READ == 3 * SECTOR);
 
 /// Whether `there` is what is left of a superblock of the shape of `volume`: half of what copies have.
 pub(super) fn is_left(volume: &Volume<'_>, there: &[u8]) -> bool {
@@ -24,47 +34,55 @@ pub(super) fn is_left(volume: &Volume<'_>, there: &[u8]) -> bool {
     same * 2 >= SAME.len()
 }
 
-/// The superblock of `volume`, a copy, with what is left of the first one in `there`.
-pub(super) fn of(volume: &Volume<'_>, there: &[u8]) -> Vec<u8> {
+/// The superblock of `volume`, a copy, with what is left in `there` of the first one, whose place is byte `place`.
+///
+/// # Errors
+/// `Unsupported` if that says of the volume, or may have said, what keeps it from being mended.
+pub(super) fn of(volume: &Volume<'_>, there: &[u8], place: u64) -> Result<Vec<u8>> {
     let (copy, order) = (&volume.raw, volume.order());
     let mut raw = copy.clone();
     let has_first = is_left(volume, there);
     if has_first && ID.iter().all(|&at| volume.word(at) != order.u32(there, at)) {
-        return raw;
+        return Ok(raw);
     }
-    let kept = [has_first, is_second(there), is_last(volume, there)];
-    for (sector, _) in kept.iter().enumerate().filter(|(_, is_kept)| **is_kept) {
+    let kept = [has_first, is_second(volume, there, place), is_last(volume, there)];
+    refuse(volume, there, kept)?;
+    for changes in CHANGES.into_iter().filter(|_| kept[0]) {
+        raw[changes.clone()].copy_from_slice(&there[changes]);
+    }
+    for sector in [1, 2].into_iter().filter(|&sector| kept[sector]) {
         let bytes = sector * SECTOR..(sector + 1) * SECTOR;
         raw[bytes.clone()].copy_from_slice(&there[bytes]);
     }
-    for at in SAME {
-        order.put_u32(&mut raw, at, volume.word(at));
+    if raw[LABEL].iter().take_while(|&&byte| byte != 0).any(u8::is_ascii_control) {
+        raw[LABEL].copy_from_slice(&copy[LABEL]);
     }
-    // As little as makes a volume of it: systems may have changed how long maps are.
-    for with_maps in [false, true] {
-        copies::put_all(volume, &mut raw, with_maps);
-        if is_usable(volume, &raw) {
-            return raw;
-        }
+    // Which places are used: that cannot be told from one bit.
+    raw[at::OLD_FLAGS] |= copy[at::OLD_FLAGS] & FLAGS_UPDATED;
+    if !volume.is_updated() && !kept[1] {
+        raw[at::OLD_FLAGS] &= !FLAGS_UPDATED;
+    }
+    order.put_u32(&mut raw, field::MAGIC, volume.word(field::MAGIC));
+    copies::put_all(volume, &mut raw, false);
+    Ok(usable(volume, there, raw).unwrap_or_else(|| copy.clone()))
+}
+
+/// With as little more of the copy as makes a volume of it: systems may have changed how long maps are.
+fn usable(volume: &Volume<'_>, there: &[u8], mut raw: Vec<u8>) -> Option<Vec<u8>> {
+    let order = volume.order();
+    if is_usable(volume, &raw) {
+        return Some(raw);
+    }
+    order.put_u32(&mut raw, at::OLD_CPG, order.u32(there, at::OLD_CPG));
+    if is_usable(volume, &raw) {
+        return Some(raw);
+    }
+    copies::put_all(volume, &mut raw, true);
+    if is_usable(volume, &raw) {
+        return Some(raw);
     }
     put_fields(&mut raw, order, &derived(volume));
-    if is_usable(volume, &raw) { raw } else { copy.clone() }
-}
-
-/// Whether the second sector can be one: a label is text, and a journal in one of its places.
-fn is_second(there: &[u8]) -> bool {
-    let label = there[LABEL].split(|&byte| byte == 0).next().unwrap_or_default();
-    there[SECTOR..2 * SECTOR].iter().any(|&byte| byte != 0)
-        && std::str::from_utf8(label).is_ok_and(|label| !label.contains(char::is_control))
-        && there[field::JOURNAL_VERSION] <= 1
-        && there[field::JOURNAL_LOCATION] <= 2
-}
-
-/// Whether the last sector is one: half of what a copy says is there.
-fn is_last(volume: &Volume<'_>, there: &[u8]) -> bool {
-    let said: Vec<usize> = LAST.into_iter().filter(|&at| volume.word(at) != 0).collect();
-    let same = said.iter().filter(|&&at| volume.word(at) == volume.order().u32(there, at)).count();
-    same * 2 >= said.len()
+    is_usable(volume, &raw).then_some(raw)
 }
 
 fn is_usable(volume: &Volume<'_>, raw: &[u8]) -> bool {
@@ -75,4 +93,53 @@ fn is_usable(volume: &Volume<'_>, raw: &[u8]) -> bool {
     })
 }
 
-const _: () = assert!(READ == 3 * SECTOR);
+/// Whether the second sector is one: it says where it is, or the block size.
+fn is_second(volume: &Volume<'_>, there: &[u8], place: u64) -> bool {
+    let order = volume.order();
+    let says = |at: usize| place > 0 && order.u64(there, at) == place;
+    order.u32(there, LARGEST) == volume.shape.block_size || says(at::PRIMARY) || says(field::SBLOCKACTUALLOC)
+}
+
+/// Whether the last sector is one: half of what a copy says is there.
+fn is_last(volume: &Volume<'_>, there: &[u8]) -> bool {
+    let said: Vec<usize> = LAST.into_iter().filter(|&at| volume.word(at) != 0).collect();
+    let same = said.iter().filter(|&&at| volume.word(at) == volume.order().u32(there, at)).count();
+    same * 2 >= said.len()
+}
+
+/// Refuses a volume that has, or may have, what mending would not keep right: what is left says it, but not all of what says it is left.
+fn refuse(volume: &Volume<'_>, there: &[u8], [_, has_second, has_last]: [bool; 3]) -> Result<()> {
+    let order = volume.order();
+    let has_place = there[field::JOURNAL_VERSION] == 1 && (1..=2).contains(&there[field::JOURNAL_LOCATION]);
+    let why = match (has_second, has_last) {
+        (true, false) if has_place => "it has a journal (WAPBL)",
+        (false, true) if order.u32(there, at::FLAGS) & ACLS_OR_JOURNAL != 0 => {
+            "it may have a journal (WAPBL)"
+        }
+        (true, false) if at::QUOTA_INODES.iter().any(|&at| order.u64(there, at) != 0) => {
+            "it counts quotas as NetBSD does"
+        }
+        (_, false) if any_snapshot(volume)? => "there are snapshots inside",
+        _ => return Ok(()),
+    };
+    let name = volume.shape.version.name();
+    Err(Error::Unsupported(format!(
+        "mending this {name} volume: its superblock is damaged, and what is left says that {why}; let the system that made it do that"
+    )))
+}
+
+/// Whether an inode is a snapshot's, in whatever list.
+fn any_snapshot(volume: &Volume<'_>) -> Result<bool> {
+    let Some(layout) = Layout::of(volume) else { return Ok(false) };
+    for group in 0..volume.shape.groups {
+        for ino in 0..groups::initialised(volume, &layout, group)? {
+            let ino = group * volume.shape.group_inodes + ino;
+            let inode = volume.read_inode(ino)?;
+            let is_file = inode.kind() == Some(fstitch_core::FileKind::Regular);
+            if ino > ROOT_INO && is_file && inode.flags() & inode_flag::SNAPSHOT != 0 {
+                return Ok(true);
+            }
+        }
+    }
+    Ok(false)
+}

@@ -96,9 +96,7 @@ fn open<'v>(view: &'v BlockView<'_>, shape: Superblock) -> Result<Volume<'v>> {
 /// One run over a device: what was found, and how many changes were made.
 fn run_device(device: &dyn BlockDevice, mending: Mending, now: Timestamp) -> Result<Done> {
     let search = |volume: Option<&Volume<'_>>| match mending {
-        Mending::Everything => {
-            supers::search(device, 1, |restored| volume.is_none_or(|volume| restored.is_of(volume)))
-        }
+        Mending::Everything => supers::search(device, 1, volume),
         _ => Ok(None),
     };
     let (damage, restored) = match Superblock::read(device) {

@@ -10,7 +10,7 @@ use super::state::State;
 use super::volume::{FLAGS_UPDATED, HASHES_OR_QUOTA, OLD_UNCLEAN, Volume, at};
 use super::{copies, maps, merged};
 use crate::ufs::hashes;
-use crate::ufs::layout::superblock::{PLACES, READ, ROOT_INO, Superblock, flag};
+use crate::ufs::layout::superblock::{PLACES, READ, ROOT_INO, Superblock, at as field, flag};
 use crate::ufs::order::Order;
 use crate::view::BlockView;
 
@@ -113,6 +113,9 @@ pub(super) fn check(volume: &Volume<'_>, state: &mut State) -> Result<()> {
         if state.corrupt("superblock-copy", text) {
             let mut new = volume.raw.clone();
             put_fields(&mut new, order, &wrong);
+            if volume.is_updated() {
+                put_actual(&mut new, order, byte);
+            }
             volume.edit_super(byte, |raw| raw.copy_from_slice(&new))?;
         }
     }
@@ -125,6 +128,13 @@ pub(super) fn put_fields(raw: &mut [u8], order: Order, fields: &[Derived]) {
             Ok(value) if !field.is_long => order.put_u32(raw, field.at, value),
             _ => order.put_u64(raw, field.at, field.value),
         }
+    }
+}
+
+/// Says where a superblock lies itself, if its system says that: it would not mount a volume of which that is wrong.
+fn put_actual(raw: &mut [u8], order: Order, byte: u64) {
+    if order.u64(raw, field::SBLOCKACTUALLOC) != 0 {
+        order.put_u64(raw, field::SBLOCKACTUALLOC, byte);
     }
 }
 
@@ -171,14 +181,6 @@ pub(super) struct Restored {
     place: u64,
 }
 
-impl Restored {
-    /// Whether it belongs where the superblock of `volume` is, and is of the same volume: another one may have left copies here, and what
-    /// can be read stays.
-    pub(super) fn is_of(&self, volume: &Volume<'_>) -> bool {
-        self.place == volume.shape.at && is_same(&volume.raw, &self.raw, (volume.order(), &derived(volume)))
-    }
-}
-
 /// A copy that more speaks for than for the superblock of `volume`, of which no copy is.
 pub(super) fn better(device: &dyn BlockDevice, volume: &Volume<'_>) -> Result<Option<Restored>> {
     let (fields, found) = (derived(volume), copies::some(volume)?);
@@ -186,15 +188,17 @@ pub(super) fn better(device: &dyn BlockDevice, volume: &Volume<'_>) -> Result<Op
     if found.is_empty() || found.iter().any(agrees) {
         return Ok(None);
     }
-    search(device, witnesses(volume)?, |_| true)
+    search(device, witnesses(volume)?, None)
 }
 
-/// The first copy on the device that lies where it says that copies lie, for which more speaks than `least`, and that is asked for.
+/// The first copy on the device that lies where it says that copies lie, and for which more speaks than `least`. Given a superblock that can
+/// be read, only one of the same volume that belongs there: another one may have left copies here.
 pub(super) fn search(
     device: &dyn BlockDevice,
     least: u32,
-    is_asked: impl Fn(&Restored) -> bool,
+    read: Option<&Volume<'_>>,
 ) -> Result<Option<Restored>> {
+    let read = read.map(|volume| (volume, derived(volume)));
     let view = BlockView::new(device, 512);
     let all = device.geometry().bytes().min(SEARCH_MAX) / SECTOR * SECTOR;
     let mut bytes = Vec::new();
@@ -206,8 +210,16 @@ pub(super) fn search(
         view.read(BlockNo(at / SECTOR), BlockKind::Superblock, &mut bytes)?;
         for inside in (0..len.saturating_sub(to_u64(READ) - 1).min(SEARCH_STEP)).step_by(512) {
             let start = fstitch_core::num::to_usize(inside);
-            let found = candidate(device, &bytes[start..start + READ], at + inside, least)?;
-            if let Some(found) = found.filter(&is_asked) {
+            let raw = &bytes[start..start + READ];
+            if let Some((volume, fields)) = &read
+                && !is_same(&volume.raw, raw, (volume.order(), fields))
+            {
+                continue;
+            }
+            let found = candidate(device, raw, at + inside, least)?;
+            if let Some(found) =
+                found.filter(|found| read.as_ref().is_none_or(|(volume, _)| found.place == volume.shape.at))
+            {
                 return Ok(Some(found));
             }
         }
@@ -263,12 +275,13 @@ fn put_back(device: &dyn BlockDevice, volume: &Volume<'_>) -> Result<Option<Rest
     // Of those for which as much speaks, the last: all systems choose that.
     places.sort_by_key(|&(place, _)| Reverse((said.iter().filter(|&&said| said == place).count(), place)));
     for (place, there) in places {
-        let mut raw = merged::of(volume, &there);
+        let mut raw = merged::of(volume, &there, place)?;
         let is_updated = volume.is_two() || raw[at::OLD_FLAGS] & FLAGS_UPDATED != 0;
         raw[at::CLEAN] = 0;
         forget_hashes(&mut raw, order, is_updated);
         if is_updated {
             order.put_u64(&mut raw, at::PRIMARY, place);
+            put_actual(&mut raw, order, place);
         }
         if is_found(device, &raw, place)? {
             return Ok(Some(Restored { raw, place }));

@@ -5,7 +5,7 @@ use fstitch_fs::ufs::mkfs::mkfs;
 
 use super::copy;
 use super::places::{BLOCK_INODES, MAGIC, PRIMARY};
-use crate::damage::Image;
+use crate::damage::{Image, ino};
 use crate::host::{Tree, fill, made};
 use crate::repair::{SHAPES, mended, repair};
 use crate::support::Scratch;
@@ -17,10 +17,17 @@ const OLD_FLAGS: usize = 211;
 const FLAGS: usize = 1312;
 const SNAPSHOTS: usize = 1116;
 const JOURNAL: usize = 864;
+/// How many positions in a cylinder are told apart: copies may say something else, which UFS2 uses for nothing.
+const POSITIONS: usize = 1360;
 /// How long runs of free blocks may be that groups count.
 const CLUSTERS: usize = 1316;
 /// Soft updates and POSIX ACLs.
 const HAS: u32 = 0x12;
+/// Bytes of where a superblock lies itself, and of an inode of quotas.
+const ACTUAL: usize = 992;
+const QUOTA: usize = 912;
+/// An inode's flag.
+const SNAPSHOT: u32 = 0x0020_0000;
 /// NetBSD's journal.
 const WAPBL: u32 = 0x100;
 /// Numbers that copies have as well, by their bytes: of parts of a group, sizes, groups and inodes.
@@ -35,13 +42,19 @@ fn used(mut whole: Image) -> Image {
     // One that was there once.
     whole.put32(at + SNAPSHOTS, 9);
     whole.put64(at + PRIMARY, 8192);
+    if whole.is_two() {
+        whole.put32(at + POSITIONS, 3);
+    }
     whole
 }
 
-/// What only the first superblock of an image has: label, flags, snapshots.
-fn own(image: &Image) -> (&[u8], u32, u32) {
+/// What only the first superblock of an image has: label, and flags, snapshots and positions.
+fn own(image: &Image) -> (&[u8], [u32; 3]) {
     let at = image.superblock(0);
-    (&image.bytes[at + LABEL..at + LABEL + 4], image.word(at + FLAGS), image.word(at + SNAPSHOTS))
+    (
+        &image.bytes[at + LABEL..at + LABEL + 4],
+        [FLAGS, SNAPSHOTS, POSITIONS].map(|field| image.word(at + field)),
+    )
 }
 
 #[test]
@@ -75,6 +88,44 @@ fn what_only_the_first_superblock_has_outlives_its_numbers() {
     }
 }
 
+/// Bytes around the one that says which places are used, and a label that is no text; a volume whose first superblock has two places
+/// before it.
+#[test]
+fn what_says_where_flags_are_outlives_its_numbers() {
+    if !have_makefs() {
+        return;
+    }
+    let scratch = Scratch::new("ufs-places");
+    let from = scratch.path("from");
+    fill(&from);
+    let mut options = crate::mkfs::options((2, "le", 8192, 1024));
+    options.label = b"a-label".to_vec();
+    let (elsewhere, _) = crate::mkfs::made(&options, 16 << 20).unwrap();
+    let images = SHAPES.map(|shape| made(&scratch, &from, shape)).into_iter().chain([elsewhere]);
+    for (no, image) in images.enumerate() {
+        let plain = Image::new(image.clone());
+        let place = plain.shape.at;
+        let mut whole = used(Image::new(image));
+        let at = whole.superblock(0);
+        whole.put64(at + PRIMARY, place);
+        whole.bytes[at + LABEL..at + LABEL + 5].copy_from_slice(b"m\xfcde\0");
+        let mut image = Image::new(whole.bytes.clone());
+        image.bytes[at + 180..at + 244].fill(0);
+        image.put32(at + BLOCK_INODES, 0x5a5a);
+        let (after, _) = mended(&image.bytes, &no.to_string());
+        let after = Image::new(after);
+        assert_eq!(after.shape.at, place, "{no}");
+        assert_eq!(own(&after), own(&whole), "{no}");
+        // Where it lies: FreeBSD mounts no volume of which that is wrong.
+        assert_eq!(after.long(at + ACTUAL), plain.long(at + ACTUAL), "{no}");
+        assert_eq!(after.bytes[at + OLD_FLAGS], 0x80, "{no}");
+        // A label that cannot be one is none.
+        image.bytes[at + LABEL + 2] = 7;
+        let (after, _) = mended(&image.bytes, &no.to_string());
+        assert_eq!(own(&Image::new(after)), (own(&plain).0, own(&whole).1), "{no}");
+    }
+}
+
 /// Media lose sectors: what the others say is kept, and what one says that holds something else now is not believed.
 #[test]
 fn sectors_of_the_first_superblock_are_believed_each_by_itself() {
@@ -88,8 +139,7 @@ fn sectors_of_the_first_superblock_are_believed_each_by_itself() {
     for shape in SHAPES {
         let made = Image::new(made(&scratch, &from, shape));
         let whole = used(Image::new(made.bytes.clone()));
-        let (label, flags, snapshots) = own(&whole);
-        let copied = own(&made);
+        let (whole_own, copied) = (own(&whole), own(&made));
         for sector in 0..3 {
             for holds in [0, 0x80, 0xff] {
                 let mut image = Image::new(whole.bytes.clone());
@@ -105,10 +155,9 @@ fn sectors_of_the_first_superblock_are_believed_each_by_itself() {
                 let (after, report) = mended(&image.bytes, &what);
                 assert!(report.found.findings[0].code == "superblock-damaged", "{what}");
                 let after = Image::new(after);
-                let is_text = sector == 1;
-                let others = if sector == 2 { (copied.1, copied.2) } else { (flags, snapshots) };
-                let names = if is_text { copied.0 } else { label };
-                assert_eq!((own(&after).0, (own(&after).1, own(&after).2)), (names, others), "{what}");
+                let label = if sector == 1 { copied.0 } else { whole_own.0 };
+                let others = if sector == 2 { copied.1 } else { whole_own.1 };
+                assert_eq!(own(&after), (label, others), "{what}");
                 let tree = Tree::of(&opened(&after.bytes).unwrap()).unwrap();
                 assert_eq!(tree.differences(&expected), [""; 0], "{what}");
             }
@@ -153,11 +202,37 @@ fn a_journal_is_not_forgotten_with_the_superblock() {
         image.put32(at + FLAGS, HAS | WAPBL);
         image.bytes[at + JOURNAL..at + JOURNAL + 2].copy_from_slice(&[1, 1]);
         assert!(opened(&image.bytes).is_ok(), "{shape:?}");
-        image.put32(at + BLOCK_INODES, 0x5a5a);
-        match repair(&image.bytes, RepairMode::Yes) {
-            Err(Error::Unsupported(why)) => assert!(why.contains("journal (WAPBL)"), "{shape:?}: {why}"),
-            other => panic!("{shape:?}: {:?}", other.map(|(_, report)| report)),
+        let refused = |what: &str, why: &str, image: &Image| {
+            let mut bytes = image.bytes.clone();
+            bytes[at + BLOCK_INODES..at + BLOCK_INODES + 4].fill(0x5a);
+            match repair(&bytes, RepairMode::Yes) {
+                Err(Error::Unsupported(says)) => assert!(says.contains(why), "{shape:?}: {what}: {says}"),
+                other => panic!("{shape:?}: {what}: {:?}", other.map(|(_, report)| report)),
+            }
+        };
+        refused("a number", "journal (WAPBL)", &image);
+        let mut other = Image::new(image.bytes.clone());
+        other.bytes[at + 180..at + 244].fill(0);
+        refused("numbers", "journal (WAPBL)", &other);
+        // Two sectors say it together.
+        for sector in [1, 2] {
+            let mut other = Image::new(image.bytes.clone());
+            other.bytes[at + sector * 512..at + (sector + 1) * 512].fill(0);
+            refused(&format!("sector {sector}"), "journal (WAPBL)", &other);
         }
+        let mut other = Image::new(image.bytes.clone());
+        other.put32(at + FLAGS, HAS);
+        other.bytes[at + JOURNAL..at + JOURNAL + 2].fill(0);
+        let mut quotas = Image::new(other.bytes.clone());
+        quotas.put64(at + QUOTA, 5);
+        quotas.bytes[at + 1024..at + 1536].fill(0);
+        refused("quotas", "quotas", &quotas);
+        // The list of snapshots is gone, and one is there.
+        let no = ino(&other.bytes, "long");
+        let flags = other.inode(no) + if other.is_two() { 88 } else { 100 };
+        other.put32(flags, SNAPSHOT);
+        other.bytes[at + 1024..at + 1536].fill(0);
+        refused("a snapshot", "snapshots", &other);
     }
 }
 
