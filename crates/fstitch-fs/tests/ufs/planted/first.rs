@@ -123,6 +123,9 @@ fn what_says_where_flags_are_outlives_its_numbers() {
         image.bytes[at + LABEL + 2] = 7;
         let (after, _) = mended(&image.bytes, &no.to_string());
         assert_eq!(own(&Image::new(after)), (own(&plain).0, own(&whole).1), "{no}");
+        image.bytes[at + 512..at + 1024].fill(0);
+        let (after, _) = mended(&image.bytes, &no.to_string());
+        assert_eq!(Image::new(after).long(at + ACTUAL), plain.long(at + ACTUAL), "{no}");
     }
 }
 
