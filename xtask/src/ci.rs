@@ -29,7 +29,7 @@ pub struct Options {
 /// Runs every step and stops at the first that fails.
 pub fn run(root: &Path, options: &Options) -> Result<()> {
     if let Some(begun) = &options.computing {
-        return computing(root, options, begun);
+        return computing(root, begun);
     }
     step("format", || cargo(root, &["fmt", "--all", "--check"]))?;
     step("tidy", || crate::run_tidy(root))?;
@@ -47,8 +47,11 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
     let programs = step("building the tests", || programs::build(root))?;
     step("examples in the documentation", || documented_examples(root))?;
     // Some compute all the time, the others wait for media, mounts and programs most of it: side by side.
-    let mut computing = begin_computing(root, options)?;
-    let mounted = mounted(root, options, &programs);
+    let mut computing = begin_computing(root)?;
+    let mounted = mounted(root, options, &programs).and_then(|()| {
+        // Here they end sooner than where the others compute.
+        if options.quick { Ok(()) } else { step("instruction counts", || counts(root)) }
+    });
     if let Err(error) = &mounted {
         println!("{error:#}");
     }
@@ -57,18 +60,17 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
     mounted
 }
 
-/// The tests that compute, and what operations cost.
-fn computing(root: &Path, options: &Options, begun: &Path) -> Result<()> {
+/// The tests that compute.
+fn computing(root: &Path, begun: &Path) -> Result<()> {
     File::create(begun).with_context(|| format!("creating {}", begun.display()))?;
     let programs = programs::build(root)?;
-    step("tests that compute", || tests(root, programs.iter().filter(|program| !program.mounts())))?;
-    if options.quick { Ok(()) } else { step("instruction counts", || counts(root)) }
+    step("tests that compute", || tests(root, programs.iter().filter(|program| !program.mounts())))
 }
 
 /// Begins with the tests that compute in a mount table of their own, where one may be had. What has a copy of another one's table, as
 /// tests of the other kind make, holds what is mounted in it: the kernel's mounts of an image would live on when they were ended here,
 /// and the image would be read before all is in it.
-fn begin_computing(root: &Path, options: &Options) -> Result<Child> {
+fn begin_computing(root: &Path) -> Result<Child> {
     let begun = root.join("target/ci/computing");
     std::fs::create_dir_all(root.join("target/ci"))?;
     if begun.exists() {
@@ -85,9 +87,6 @@ fn begin_computing(root: &Path, options: &Options) -> Result<Child> {
         Command::new(program)
     };
     command.args(["ci", "--computing"]).arg(&begun);
-    if options.quick {
-        command.arg("--quick");
-    }
     let mut child = command.current_dir(root).spawn()?;
     // Its table is a copy of this one, so nothing is mounted here before it has that.
     while !begun.exists() && child.try_wait()?.is_none() {
