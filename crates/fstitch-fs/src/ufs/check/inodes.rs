@@ -31,8 +31,22 @@ struct Look<'v, 'd> {
 
 /// Looks at all inodes of a group that were ever written.
 pub(super) fn scan_group(volume: &Volume<'_>, state: &mut State, group: u32) -> Result<()> {
+    each(volume, (group, state.initialised[to_usize(group)]), |ino, inode| {
+        if kinds::is_in_doubt(volume, ino, &inode)? {
+            state.doubts.push(ino);
+            return Ok(());
+        }
+        Look::new(volume, state, ino, inode).judge(state)
+    })
+}
+
+/// Visits the first inodes of a group, so many of which were ever written, but for those that nobody touched.
+pub(super) fn each(
+    volume: &Volume<'_>,
+    (group, initialised): (u32, u32),
+    mut visit: impl FnMut(u32, RawInode) -> Result<()>,
+) -> Result<()> {
     let shape = &volume.shape;
-    let initialised = state.initialised[to_usize(group)];
     let len = to_usize(shape.version.inode_size());
     let per_block = shape.block_size / shape.version.inode_size();
     for first in (0..initialised).step_by(to_usize(per_block)) {
@@ -42,14 +56,8 @@ pub(super) fn scan_group(volume: &Volume<'_>, state: &mut State, group: u32) -> 
         let count = per_block.min(initialised - first);
         for (ino, bytes) in (base..base + count).zip(bytes.chunks(len)) {
             let is_untouched = bytes.iter().all(|&byte| byte == 0);
-            if ino < ROOT_INO || is_untouched {
-                continue;
-            }
-            let inode = RawInode::new(bytes.to_vec(), shape);
-            if kinds::is_in_doubt(volume, ino, &inode)? {
-                state.doubts.push(ino);
-            } else {
-                Look::new(volume, state, ino, inode).judge(state)?;
+            if ino >= ROOT_INO && !is_untouched {
+                visit(ino, RawInode::new(bytes.to_vec(), shape))?;
             }
         }
     }

@@ -4,34 +4,37 @@
 //! Media lose sectors or bits, so that each sector of it is believed by itself. Where one of two that say together what a volume has is lost,
 //! nothing is mended.
 
-use fstitch_core::{Error, Result};
+use fstitch_core::{Error, FileKind, Result};
 
-use super::copies;
 use super::groups::{self, Layout};
 use super::supers::{SAME, derived, put_fields, why_unusable};
 use super::volume::{ACLS_OR_JOURNAL, FLAGS_UPDATED, Volume, at};
+use super::{copies, inodes};
 use crate::ufs::layout::inode::flag as inode_flag;
-use crate::ufs::layout::superblock::{READ, ROOT_INO, Superblock, at as field};
+use crate::ufs::layout::superblock::{LABEL, READ, Superblock, at as field, has_log};
 
 /// Bytes that are lost together.
 const SECTOR: usize = 512;
 /// What volumes are told apart by.
-const ID: [usize; 2] = [144, 148];
+const ID: [usize; 2] = [field::ID, field::ID + 4];
 /// What systems change in the first sector: times, what is tuned, totals and marks, where it was mounted.
 const CHANGES: [std::ops::Range<usize>; 5] = [32..36, 60..72, 88..96, 128..132, 192..SECTOR];
-/// The block size once more.
-const LARGEST: usize = 860;
-const LABEL: std::ops::Range<usize> = 680..712;
 /// Numbers of the last sector that no system changes, by the bytes of their words.
 const LAST: [usize; 14] =
     [1080, 1084, 1088, 1092, 1096, 1100, 1320, 1328, 1332, 1336, 1340, 1344, 1348, 1372];
 
 const _: () = assert!(READ == 3 * SECTOR);
 
-/// Whether `there` is what is left of a superblock of the shape of `volume`: half of what copies have.
+/// Whether `there` is what is left of a superblock of the shape of `volume`.
 pub(super) fn is_left(volume: &Volume<'_>, there: &[u8]) -> bool {
-    let same = SAME.iter().filter(|&&at| volume.word(at) == volume.order().u32(there, at)).count();
-    same * 2 >= SAME.len()
+    agrees(volume, there, &SAME)
+}
+
+/// Whether half of the words that `volume`, a copy, says at these bytes are in `there`.
+fn agrees(volume: &Volume<'_>, there: &[u8], words: &[usize]) -> bool {
+    let said: Vec<usize> = words.iter().copied().filter(|&at| volume.word(at) != 0).collect();
+    let same = said.iter().filter(|&&at| volume.word(at) == volume.order().u32(there, at)).count();
+    same * 2 >= said.len()
 }
 
 /// The superblock of `volume`, a copy, with what is left in `there` of the first one, whose place is byte `place`.
@@ -45,7 +48,7 @@ pub(super) fn of(volume: &Volume<'_>, there: &[u8], place: u64) -> Result<Vec<u8
     if has_first && ID.iter().all(|&at| volume.word(at) != order.u32(there, at)) {
         return Ok(raw);
     }
-    let kept = [has_first, is_second(volume, there, place), is_last(volume, there)];
+    let kept = [has_first, is_second(volume, there, place), agrees(volume, there, &LAST)];
     refuse(volume, there, kept)?;
     for changes in CHANGES.into_iter().filter(|_| kept[0]) {
         raw[changes.clone()].copy_from_slice(&there[changes]);
@@ -64,25 +67,20 @@ pub(super) fn of(volume: &Volume<'_>, there: &[u8], place: u64) -> Result<Vec<u8
     }
     order.put_u32(&mut raw, field::MAGIC, volume.word(field::MAGIC));
     copies::put_all(volume, &mut raw, false);
-    Ok(usable(volume, there, raw).unwrap_or_else(|| copy.clone()))
-}
-
-/// With as little more of the copy as makes a volume of it: systems may have changed how long maps are.
-fn usable(volume: &Volume<'_>, there: &[u8], mut raw: Vec<u8>) -> Option<Vec<u8>> {
-    let order = volume.order();
-    if is_usable(volume, &raw) {
-        return Some(raw);
+    // As little more of the copy as makes a volume of it: systems may have changed how long maps are.
+    let cylinders = if kept[0] { order.u32(there, at::OLD_CPG) } else { volume.word(at::OLD_CPG) };
+    for step in 0..4 {
+        match step {
+            0 => {}
+            1 => order.put_u32(&mut raw, at::OLD_CPG, cylinders),
+            2 => copies::put_all(volume, &mut raw, true),
+            _ => put_fields(&mut raw, order, &derived(volume)),
+        }
+        if is_usable(volume, &raw) {
+            return Ok(raw);
+        }
     }
-    order.put_u32(&mut raw, at::OLD_CPG, order.u32(there, at::OLD_CPG));
-    if is_usable(volume, &raw) {
-        return Some(raw);
-    }
-    copies::put_all(volume, &mut raw, true);
-    if is_usable(volume, &raw) {
-        return Some(raw);
-    }
-    put_fields(&mut raw, order, &derived(volume));
-    is_usable(volume, &raw).then_some(raw)
+    Ok(copy.clone())
 }
 
 fn is_usable(volume: &Volume<'_>, raw: &[u8]) -> bool {
@@ -97,22 +95,16 @@ fn is_usable(volume: &Volume<'_>, raw: &[u8]) -> bool {
 fn is_second(volume: &Volume<'_>, there: &[u8], place: u64) -> bool {
     let order = volume.order();
     let says = |at: usize| place > 0 && order.u64(there, at) == place;
-    order.u32(there, LARGEST) == volume.shape.block_size || says(at::PRIMARY) || says(field::SBLOCKACTUALLOC)
-}
-
-/// Whether the last sector is one: half of what a copy says is there.
-fn is_last(volume: &Volume<'_>, there: &[u8]) -> bool {
-    let said: Vec<usize> = LAST.into_iter().filter(|&at| volume.word(at) != 0).collect();
-    let same = said.iter().filter(|&&at| volume.word(at) == volume.order().u32(there, at)).count();
-    same * 2 >= said.len()
+    order.u32(there, field::MAXBSIZE) == volume.shape.block_size
+        || says(at::PRIMARY)
+        || says(field::SBLOCKACTUALLOC)
 }
 
 /// Refuses a volume that has, or may have, what mending would not keep right: what is left says it, but not all of what says it is left.
 fn refuse(volume: &Volume<'_>, there: &[u8], [_, has_second, has_last]: [bool; 3]) -> Result<()> {
     let order = volume.order();
-    let has_place = there[field::JOURNAL_VERSION] == 1 && (1..=2).contains(&there[field::JOURNAL_LOCATION]);
     let why = match (has_second, has_last) {
-        (true, false) if has_place => "it has a journal (WAPBL)",
+        (true, false) if has_log(there) => "it has a journal (WAPBL)",
         (false, true) if order.u32(there, at::FLAGS) & ACLS_OR_JOURNAL != 0 => {
             "it may have a journal (WAPBL)"
         }
@@ -132,13 +124,15 @@ fn refuse(volume: &Volume<'_>, there: &[u8], [_, has_second, has_last]: [bool; 3
 fn any_snapshot(volume: &Volume<'_>) -> Result<bool> {
     let Some(layout) = Layout::of(volume) else { return Ok(false) };
     for group in 0..volume.shape.groups {
-        for ino in 0..groups::initialised(volume, &layout, group)? {
-            let ino = group * volume.shape.group_inodes + ino;
-            let inode = volume.read_inode(ino)?;
-            let is_file = inode.kind() == Some(fstitch_core::FileKind::Regular);
-            if ino > ROOT_INO && is_file && inode.flags() & inode_flag::SNAPSHOT != 0 {
-                return Ok(true);
-            }
+        let initialised = groups::initialised(volume, &layout, group)?;
+        let mut has_any = false;
+        inodes::each(volume, (group, initialised), |_, inode| {
+            let is_file = inode.kind() == Some(FileKind::Regular);
+            has_any |= is_file && inode.flags() & inode_flag::SNAPSHOT != 0;
+            Ok(())
+        })?;
+        if has_any {
+            return Ok(true);
         }
     }
     Ok(false)

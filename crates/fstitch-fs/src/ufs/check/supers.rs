@@ -71,7 +71,7 @@ pub(super) fn derived(volume: &Volume<'_>) -> Vec<Derived> {
     if !volume.is_two() && volume.is_updated() {
         long("sblockloc", at::PRIMARY, shape.at);
         // These count in the wide places where this says so.
-        if volume.word(860) == block {
+        if volume.word(field::MAXBSIZE) == block {
             long("size", 1080, shape.fragments);
             long("dsize", 1088, shape.data_fragments);
             long("csaddr", 1096, shape.summaries.0);

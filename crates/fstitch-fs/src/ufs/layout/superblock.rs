@@ -27,7 +27,8 @@ pub(in crate::ufs) const MAGIC_1: u32 = 0x0001_1954;
 /// The magic number of UFS2.
 pub(in crate::ufs) const MAGIC_2: u32 = 0x1954_0119;
 const MAGIC_UNFINISHED: u32 = 0x1996_0408;
-const LABEL: std::ops::Range<usize> = 680..712;
+/// Bytes of the label.
+pub(in crate::ufs) const LABEL: std::ops::Range<usize> = at::VOLNAME..at::VOLNAME + 32;
 /// How many snapshots there may be.
 const SNAPSHOTS: usize = 20;
 /// Blocks of the longest file of UFS1 that all systems take.
@@ -195,6 +196,11 @@ fn kind(raw: &[u8]) -> Option<(Version, Order)> {
     })
 }
 
+/// Whether the superblock in `raw` has a place for NetBSD's journal.
+pub(in crate::ufs) fn has_log(raw: &[u8]) -> bool {
+    raw[at::JOURNAL_VERSION] == 1 && LOG_PLACES.contains(&raw[at::JOURNAL_LOCATION])
+}
+
 /// Whether making the volume was not finished.
 fn is_unfinished(raw: &[u8]) -> bool {
     [Order::Little, Order::Big].iter().any(|order| order.u32(raw, at::MAGIC) == MAGIC_UNFINISHED)
@@ -313,7 +319,7 @@ impl Superblock {
             is_old: !is_two && order.u32(raw, 1324) < 2,
             flags: if flags_old & FLAGS_UPDATED != 0 { word(1312) } else { u32::from(flags_old) },
             is_clean: raw[at::CLEAN] & IS_CLEAN != 0,
-            has_log: raw[at::JOURNAL_VERSION] == 1 && LOG_PLACES.contains(&raw[at::JOURNAL_LOCATION]),
+            has_log: has_log(raw),
             label: raw[LABEL].iter().copied().take_while(|&byte| byte != 0).collect(),
             id: [word(144), word(148)],
             totals: Totals {

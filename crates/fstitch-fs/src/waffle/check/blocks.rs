@@ -210,7 +210,7 @@ impl<'a> Blocks<'a> {
     fn note_ageless(&mut self, tree: usize, key: Key, reference: Ref) {
         let text = State::damaged(key, reference.block, "it is of generation 0, which wrote nothing");
         damage(self.report, "reference", text.to_string());
-        if self.found.ageless.len() < SUSPECTS_MAX && self.found.ageless.last() != Some(&(tree, key)) {
+        if self.found.ageless.len() < SUSPECTS_MAX {
             self.found.ageless.push((tree, key));
         }
     }

@@ -57,17 +57,32 @@ fn own(image: &Image) -> (&[u8], [u32; 3]) {
     )
 }
 
-#[test]
-fn what_only_the_first_superblock_has_outlives_its_numbers() {
+/// Calls `look` with a volume of each shape that is full of files, its name, and what is in it.
+fn each(name: &str, look: impl Fn(&str, Image, &Tree)) {
     if !have_makefs() {
         return;
     }
-    let scratch = Scratch::new("ufs-first");
+    let scratch = Scratch::new(name);
     let from = scratch.path("from");
     fill(&from);
     let expected = Tree::of_host(&from);
     for shape in SHAPES {
-        let whole = used(Image::new(made(&scratch, &from, shape)));
+        look(&format!("{shape:?}"), Image::new(made(&scratch, &from, shape)), &expected);
+    }
+}
+
+/// The image after mending, which has all that was there.
+fn mended_whole(image: &Image, expected: &Tree, what: &str) -> Image {
+    let (after, report) = mended(&image.bytes, what);
+    assert_eq!(report.found.findings[0].code, "superblock-damaged", "{what}");
+    Tree::of(&opened(&after).unwrap()).unwrap().expect(expected, what);
+    Image::new(after)
+}
+
+#[test]
+fn what_only_the_first_superblock_has_outlives_its_numbers() {
+    each("ufs-first", |shape, image, expected| {
+        let whole = used(image);
         for (no, gone) in NUMBERS.into_iter().enumerate() {
             // Some of these make another superblock that could be one, of which no copy is.
             for value in [0x5a5a, 0, whole.word(whole.superblock(gone)) << 1] {
@@ -76,141 +91,98 @@ fn what_only_the_first_superblock_has_outlives_its_numbers() {
                 image.put32(at + gone, value);
                 // Bits are lost in more than one place.
                 image.put32(at + NUMBERS[(no + 1) % NUMBERS.len()], 0x5a5a);
-                let what = format!("{shape:?}: {gone}, {value:#x}");
-                let (after, report) = mended(&image.bytes, &what);
-                assert!(report.found.corrupt > 0, "{what}");
-                let after = Image::new(after);
-                assert_eq!(own(&after), own(&whole), "{what}");
-                let tree = Tree::of(&opened(&after.bytes).unwrap()).unwrap();
-                assert_eq!(tree.differences(&expected), [""; 0], "{what}");
+                let after = mended_whole(&image, expected, &format!("{shape}: {gone}, {value:#x}"));
+                assert_eq!(own(&after), own(&whole), "{shape}: {gone}, {value:#x}");
             }
         }
-    }
+    });
 }
 
 /// Bytes around the one that says which places are used, and a label that is no text; a volume whose first superblock has two places
 /// before it.
 #[test]
 fn what_says_where_flags_are_outlives_its_numbers() {
-    if !have_makefs() {
-        return;
-    }
-    let scratch = Scratch::new("ufs-places");
-    let from = scratch.path("from");
-    fill(&from);
-    let mut options = crate::mkfs::options((2, "le", 8192, 1024));
-    options.label = b"a-label".to_vec();
-    let (elsewhere, _) = crate::mkfs::made(&options, 16 << 20).unwrap();
-    let images = SHAPES.map(|shape| made(&scratch, &from, shape)).into_iter().chain([elsewhere]);
-    for (no, image) in images.enumerate() {
-        let plain = Image::new(image.clone());
+    let look = |name: &str, plain: Image| {
         let place = plain.shape.at;
-        let mut whole = used(Image::new(image));
+        let mut whole = used(Image::new(plain.bytes.clone()));
         let at = whole.superblock(0);
         whole.put64(at + PRIMARY, place);
         whole.bytes[at + LABEL..at + LABEL + 5].copy_from_slice(b"m\xfcde\0");
         let mut image = Image::new(whole.bytes.clone());
         image.bytes[at + 180..at + 244].fill(0);
         image.put32(at + BLOCK_INODES, 0x5a5a);
-        let (after, _) = mended(&image.bytes, &no.to_string());
-        let after = Image::new(after);
-        assert_eq!(after.shape.at, place, "{no}");
-        assert_eq!(own(&after), own(&whole), "{no}");
+        let mended = |image: &Image| Image::new(mended(&image.bytes, name).0);
+        let after = mended(&image);
+        assert_eq!(after.shape.at, place, "{name}");
+        assert_eq!(own(&after), own(&whole), "{name}");
         // Where it lies: FreeBSD mounts no volume of which that is wrong.
-        assert_eq!(after.long(at + ACTUAL), plain.long(at + ACTUAL), "{no}");
-        assert_eq!(after.bytes[at + OLD_FLAGS], 0x80, "{no}");
+        assert_eq!(after.long(at + ACTUAL), plain.long(at + ACTUAL), "{name}");
+        assert_eq!(after.bytes[at + OLD_FLAGS], 0x80, "{name}");
         // A label that cannot be one is none.
         image.bytes[at + LABEL + 2] = 7;
-        let (after, _) = mended(&image.bytes, &no.to_string());
-        assert_eq!(own(&Image::new(after)), (own(&plain).0, own(&whole).1), "{no}");
+        assert_eq!(own(&mended(&image)), (own(&plain).0, own(&whole).1), "{name}");
         image.bytes[at + 512..at + 1024].fill(0);
-        let (after, _) = mended(&image.bytes, &no.to_string());
-        assert_eq!(Image::new(after).long(at + ACTUAL), plain.long(at + ACTUAL), "{no}");
-    }
+        assert_eq!(mended(&image).long(at + ACTUAL), plain.long(at + ACTUAL), "{name}");
+    };
+    let mut options = crate::mkfs::options((2, "le", 8192, 1024));
+    options.label = b"a-label".to_vec();
+    look("the usual place", Image::new(crate::mkfs::made(&options, 16 << 20).unwrap().0));
+    each("ufs-places", |shape, image, _| look(shape, image));
 }
 
 /// Media lose sectors: what the others say is kept, and what one says that holds something else now is not believed.
 #[test]
 fn sectors_of_the_first_superblock_are_believed_each_by_itself() {
-    if !have_makefs() {
-        return;
-    }
-    let scratch = Scratch::new("ufs-sectors");
-    let from = scratch.path("from");
-    fill(&from);
-    let expected = Tree::of_host(&from);
-    for shape in SHAPES {
-        let made = Image::new(made(&scratch, &from, shape));
+    // Numbers, or bytes above those of text.
+    let held: [[u8; 512]; 3] = [[0; 512], [0xff; 512], std::array::from_fn(|byte| (byte % 251) as u8)];
+    each("ufs-sectors", |shape, made, expected| {
         let whole = used(Image::new(made.bytes.clone()));
         let (whole_own, copied) = (own(&whole), own(&made));
-        for sector in 0..3 {
-            for holds in [0, 0x80, 0xff] {
-                let mut image = Image::new(whole.bytes.clone());
-                let at = image.superblock(512 * sector);
-                // Numbers, or bytes above those of text.
-                let bytes =
-                    (0..512).map(|byte: usize| if holds == 0x80 { (byte % 251) as u8 } else { holds });
-                image.bytes.splice(at..at + 512, bytes);
-                // Were the numbers there, nothing would be asked for copies.
-                let at = image.superblock(BLOCK_INODES);
-                image.put32(at, 0x5a5a);
-                let what = format!("{shape:?}: {sector}, {holds:#x}");
-                let (after, report) = mended(&image.bytes, &what);
-                assert!(report.found.findings[0].code == "superblock-damaged", "{what}");
-                let after = Image::new(after);
-                let label = if sector == 1 { copied.0 } else { whole_own.0 };
-                let others = if sector == 2 { copied.1 } else { whole_own.1 };
-                assert_eq!(own(&after), (label, others), "{what}");
-                let tree = Tree::of(&opened(&after.bytes).unwrap()).unwrap();
-                assert_eq!(tree.differences(&expected), [""; 0], "{what}");
-            }
+        for (sector, (no, holds)) in
+            (0..3).flat_map(|sector| held.iter().enumerate().map(move |held| (sector, held)))
+        {
+            let mut image = Image::new(whole.bytes.clone());
+            let at = image.superblock(512 * sector);
+            image.bytes[at..at + 512].copy_from_slice(holds);
+            // Were the numbers there, nothing would be asked for copies.
+            let at = image.superblock(BLOCK_INODES);
+            image.put32(at, 0x5a5a);
+            let what = format!("{shape}: {sector}, {no}");
+            let label = if sector == 1 { copied.0 } else { whole_own.0 };
+            let others = if sector == 2 { copied.1 } else { whole_own.1 };
+            assert_eq!(own(&mended_whole(&image, expected, &what)), (label, others), "{what}");
         }
-    }
+    });
 }
 
 /// Another volume of the same shape was here: its label and flags are not those of this one.
 #[test]
 fn a_superblock_that_another_volume_left_says_nothing() {
-    if !have_makefs() {
-        return;
-    }
-    let scratch = Scratch::new("ufs-stale");
-    let from = scratch.path("from");
-    fill(&from);
-    for shape in SHAPES {
-        let whole = Image::new(made(&scratch, &from, shape));
+    each("ufs-stale", |shape, whole, expected| {
         let mut image = used(Image::new(whole.bytes.clone()));
         let at = image.superblock(0);
         image.put32(at + 144, 0x1234);
         image.put32(at + 148, 0x5678);
         image.put32(at + BLOCK_INODES, 0x5a5a);
-        let what = format!("{shape:?}");
-        let (after, _) = mended(&image.bytes, &what);
-        assert_eq!(own(&Image::new(after)), own(&whole), "{what}");
-    }
+        assert_eq!(own(&mended_whole(&image, expected, shape)), own(&whole), "{shape}");
+    });
 }
 
 /// The place of a journal comes back with the numbers, so that the volume is refused as before.
 #[test]
 fn a_journal_is_not_forgotten_with_the_superblock() {
-    if !have_makefs() {
-        return;
-    }
-    let scratch = Scratch::new("ufs-first-log");
-    let from = scratch.path("from");
-    fill(&from);
-    for shape in SHAPES {
-        let mut image = used(Image::new(made(&scratch, &from, shape)));
+    each("ufs-first-log", |shape, image, _| {
+        let mut image = used(image);
         let at = image.superblock(0);
         image.put32(at + FLAGS, HAS | WAPBL);
         image.bytes[at + JOURNAL..at + JOURNAL + 2].copy_from_slice(&[1, 1]);
-        assert!(opened(&image.bytes).is_ok(), "{shape:?}");
+        assert!(opened(&image.bytes).is_ok(), "{shape}");
         let refused = |what: &str, why: &str, image: &Image| {
             let mut bytes = image.bytes.clone();
             bytes[at + BLOCK_INODES..at + BLOCK_INODES + 4].fill(0x5a);
             match repair(&bytes, RepairMode::Yes) {
-                Err(Error::Unsupported(says)) => assert!(says.contains(why), "{shape:?}: {what}: {says}"),
-                other => panic!("{shape:?}: {what}: {:?}", other.map(|(_, report)| report)),
+                Err(Error::Unsupported(says)) => assert!(says.contains(why), "{shape}: {what}: {says}"),
+                other => panic!("{shape}: {what}: {:?}", other.map(|(_, report)| report)),
             }
         };
         refused("a number", "journal (WAPBL)", &image);
@@ -236,7 +208,7 @@ fn a_journal_is_not_forgotten_with_the_superblock() {
         other.put32(flags, SNAPSHOT);
         other.bytes[at + 1024..at + 1536].fill(0);
         refused("a snapshot", "snapshots", &other);
-    }
+    });
 }
 
 /// The copies of a volume that was here before come first on the medium: they are passed by.

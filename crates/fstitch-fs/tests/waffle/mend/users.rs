@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use fstitch_core::{Error, FileSystem, MemDevice};
+use fstitch_core::{Errno, Error, FileSystem, MemDevice};
 use fstitch_fs::waffle::layout::inode::{INODE_BYTES, Slot};
 use fstitch_fs::waffle::layout::pointer::Ref;
 use fstitch_fs::waffle::layout::record::{RECORD_BYTES, Record};
@@ -243,6 +243,28 @@ fn with_counts() -> Arc<MemDevice> {
     assert_eq!(fs.share(&CALLER, (one, 0), (two, 0), len).unwrap(), len);
     fs.unmount().unwrap();
     device
+}
+
+/// A count has an end before the number that says that nobody has counted.
+#[test]
+fn more_references_than_can_be_counted_are_refused() {
+    let mut image = with_counts().image();
+    let top = Root::find(&image).unwrap().unwrap().shared.root.block;
+    let leaves: Vec<Ref> = (0..8).map(|leaf| Ref::slot(bytes(&image, top), leaf)).collect();
+    for leaf in leaves.iter().filter(|leaf| !leaf.is_none()) {
+        let counts = block(&mut image, leaf.block).unwrap().chunks_exact_mut(4);
+        counts
+            .filter(|count| count[0] == 1)
+            .for_each(|count| count.copy_from_slice(&[0xfe, 0xff, 0xff, 0xff]));
+    }
+    believed(&mut image);
+    let fs = mount(&Arc::new(MemDevice::from_image(4096, image)));
+    let one = fs.lookup(fs.root(), b"one").unwrap().attr.ino;
+    let three = file(&fs, fs.root(), "three", b"").unwrap();
+    match fs.share(&CALLER, (one, 0), (three, 0), 4096) {
+        Err(Error::Errno(errno)) => assert_eq!(errno, Errno::MLINK),
+        other => panic!("{other:?}"),
+    }
 }
 
 /// Counts that cannot be known end no commit, and are made anew from what is there.
