@@ -56,34 +56,42 @@ pub(crate) fn loop_device_over(file: &Stat) -> Option<LoopDevice> {
     None
 }
 
-/// A process that has a lock on a part of `range` of this file, or at least has the file open. `own_fd` is
-/// our own descriptor, which does not count.
-pub(crate) fn process_with(file: &Stat, range: LockRange, own_fd: i32) -> Option<u32> {
-    let mut second_best = None;
+/// A process that has a lock on a part of `range` of this file, which is open as `fd` here. Only the kernel's lists of locks are read:
+/// a look at the files themselves, which are anybody's, would wait for file systems that do not answer, and keep others from being
+/// unmounted meanwhile.
+pub(crate) fn process_with(file: &Stat, range: LockRange, fd: i32) -> Option<u32> {
+    let name = name_in_locks(file, fd);
     for process in fs::read_dir("/proc").ok()?.filter_map(std::result::Result::ok) {
         let Ok(pid) = process.file_name().to_string_lossy().parse::<u32>() else { continue };
-        let Ok(descriptors) = fs::read_dir(process.path().join("fd")) else { continue };
+        let Ok(descriptors) = fs::read_dir(process.path().join("fdinfo")) else { continue };
         for descriptor in descriptors.filter_map(std::result::Result::ok) {
-            let number = descriptor.file_name();
-            let ours = pid == std::process::id() && number.to_string_lossy() == own_fd.to_string();
-            let same = fs::metadata(descriptor.path()).is_ok_and(|found| is_same(&found, file));
-            if ours || !same {
-                continue;
-            }
-            let info = fs::read_to_string(process.path().join("fdinfo").join(&number)).unwrap_or_default();
-            if info.lines().any(|line| is_lock_within(line, range)) {
+            let info = fs::read_to_string(descriptor.path()).unwrap_or_default();
+            if info.lines().any(|line| is_lock_within(line, &name, range)) {
                 return Some(pid);
             }
-            second_best.get_or_insert(pid);
         }
     }
-    second_best
+    None
 }
 
-/// Whether both are the same file or, through whatever node, the same block device.
-fn is_same(found: &fs::Metadata, file: &Stat) -> bool {
-    let is_device = file.st_rdev != 0;
-    (found.dev() == file.st_dev && found.ino() == file.st_ino) || (is_device && found.rdev() == file.st_rdev)
+/// What the kernel calls a file that is open as `fd` in its lists of locks. On file systems with volumes or layers inside that is not
+/// what `stat` tells.
+fn name_in_locks(file: &Stat, fd: i32) -> String {
+    let info = fs::read_to_string(format!("/proc/self/fdinfo/{fd}")).unwrap_or_default();
+    let field = |name| info.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
+    let inode = field("ino:").and_then(|word| word.parse().ok()).unwrap_or(file.st_ino);
+    let (major, minor) = field("mnt_id:")
+        .and_then(device_of_mount)
+        .unwrap_or_else(|| (rustix::fs::major(file.st_dev), rustix::fs::minor(file.st_dev)));
+    format!("{major:02x}:{minor:02x}:{inode}")
+}
+
+/// The device number of the file system of a mount.
+fn device_of_mount(id: &str) -> Option<(u32, u32)> {
+    let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
+    let line = mounts.lines().find(|line| line.split(' ').next() == Some(id))?;
+    let (major, minor) = line.split(' ').nth(2)?.split_once(':')?;
+    Some((major.parse().ok()?, minor.parse().ok()?))
 }
 
 /// Names a process for a message.
@@ -104,9 +112,9 @@ pub(crate) fn is_passing(pid: u32) -> bool {
     parent.and_then(|pid| pid.trim().parse().ok()) == Some(std::process::id())
 }
 
-/// Whether a line of fdinfo, which ends in the first byte and the last byte or `EOF`, is a lock that
-/// overlaps `range`.
-fn is_lock_within(line: &str, range: LockRange) -> bool {
+/// Whether a line of fdinfo, which ends in the name of the file, the first byte, and the last byte or `EOF`, is a lock on the file of
+/// this name that overlaps `range`.
+fn is_lock_within(line: &str, name: &str, range: LockRange) -> bool {
     let mut words = line.split_whitespace();
     if words.next() != Some("lock:") {
         return false;
@@ -117,6 +125,9 @@ fn is_lock_within(line: &str, range: LockRange) -> bool {
         None => return false,
     };
     let first: u64 = words.next_back().and_then(|word| word.parse().ok()).unwrap_or(0);
+    if words.next_back() != Some(name) {
+        return false;
+    }
     let end = if range.len == 0 { u64::MAX } else { range.start.saturating_add(range.len) };
     first < end && range.start <= last
 }
@@ -126,16 +137,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn locks_are_compared_by_range() {
+    fn locks_are_compared_by_file_and_range() {
         let line = "lock:\t1: OFDLCK ADVISORY  WRITE -1 fe:00:12 1024 2047";
-        let at = |start, len| is_lock_within(line, LockRange { start, len, exclusive: true });
+        let at = |start, len| is_lock_within(line, "fe:00:12", LockRange { start, len, exclusive: true });
         assert!(at(0, 0) && at(2000, 10) && at(1000, 25));
         assert!(!at(0, 1024) && !at(2048, 0));
+        let all = LockRange { start: 0, len: 0, exclusive: true };
+        assert!(!is_lock_within(line, "fe:00:1", all) && !is_lock_within(line, "fe:01:12", all));
         assert!(is_lock_within(
             "lock: 1: FLOCK ADVISORY WRITE 7 fe:00:12 0 EOF",
+            "fe:00:12",
             LockRange { start: 4096, len: 1, exclusive: false }
         ));
-        assert!(!is_lock_within("pos:\t0", LockRange { start: 0, len: 0, exclusive: true }));
+        assert!(!is_lock_within("pos:\t0", "fe:00:12", all));
     }
 
     #[test]

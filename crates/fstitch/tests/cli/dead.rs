@@ -66,6 +66,28 @@ fn a_stuck_daemon_is_shown_and_keeps_nobody_waiting() {
     mounted.end();
 }
 
+/// Who has a volume is found without a look at the files that processes have open: that would wait for a daemon that is stuck, and
+/// keep a mount of somebody else's busy for a moment.
+#[test]
+fn who_has_a_volume_is_named_though_files_of_a_stuck_daemon_are_open() {
+    let place = Place::new();
+    let (stuck, at) = (place.volume("a.img"), place.directory("m"));
+    let (image, elsewhere) = (place.volume("b.img"), place.directory("n"));
+    let Some(mounted) = Mounted::new("", &stuck, &at) else { return };
+    let Some(other) = Mounted::new("", &image, &elsewhere) else { return };
+    let (pid, owner) = (status(&at)["pid"].clone(), status(&elsewhere)["pid"].clone());
+    let mut open = std::fs::File::create(mounted.path().join("a")).unwrap();
+    // The kernel has to ask for the attributes after a write.
+    std::io::Write::write_all(&mut open, b"written").unwrap();
+    run("kill", ["-STOP", &pid.to_string()]).ok();
+    let refused = run("timeout", ["-s", "KILL", "30", crate::harness::PROGRAM, "mkfs", "ext2", "-F", &image]);
+    run("kill", ["-CONT", &pid.to_string()]).ok();
+    refused.refused(1, &format!("is in use: process {owner} (fstitch) has it open"));
+    drop(open);
+    other.end();
+    mounted.end();
+}
+
 #[test]
 fn what_others_have_mounted_is_left_alone() {
     if !needs_root() {
