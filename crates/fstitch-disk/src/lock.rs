@@ -100,7 +100,7 @@ fn locked_by_process(medium: &Medium, range: LockRange) -> Refusal {
 }
 
 fn refuse_loop_device(medium: &Medium) -> Result<()> {
-    let Some(device) = users::loop_device_over(&medium.stat) else { return Ok(()) };
+    let Some(device) = users::loop_device_over(&medium.stat, medium.file.as_raw_fd()) else { return Ok(()) };
     let path = device.path;
     Err(match device.mount_point {
         Some(point) => in_use(

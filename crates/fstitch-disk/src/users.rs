@@ -18,16 +18,50 @@ pub(crate) struct LoopDevice {
     pub(crate) mount_point: Option<String>,
 }
 
+/// File systems that a process or another machine serves, which may not answer.
+const SERVED: [&str; 10] =
+    ["9p", "afs", "ceph", "cifs", "fuse", "fuseblk", "nfs", "nfs4", "smb3", "virtiofs"];
+
+/// A mount that this process can see.
+struct Mount {
+    id: String,
+    /// The number of its file system, `MAJOR:MINOR`.
+    device: String,
+    point: String,
+    kind: String,
+}
+
+impl Mount {
+    fn parse(line: &str) -> Option<Self> {
+        let fields: Vec<&str> = line.split(' ').collect();
+        let end = fields.iter().position(|&field| field == "-")?;
+        let field = |no: usize| fields.get(no).map(|&field| unescape(field));
+        Some(Self { id: field(0)?, device: field(2)?, point: field(4)?, kind: field(end + 1)? })
+    }
+
+    /// All of them, those mounted over others after these.
+    fn all() -> Vec<Self> {
+        let table = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+        table.lines().filter_map(Self::parse).collect()
+    }
+
+    fn has(&self, path: &str) -> bool {
+        let below = path.strip_prefix(self.point.trim_end_matches('/'));
+        below.is_some_and(|below| below.is_empty() || below.starts_with('/'))
+    }
+
+    fn is_served(&self) -> bool {
+        SERVED.contains(&self.kind.split('.').next().unwrap_or_default())
+    }
+}
+
 /// Where the block device with this number is mounted.
 pub(crate) fn mount_point(device: u64) -> Option<String> {
-    let number = format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
-    mount_point_of(&number)
+    mount_point_of(&format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device)))
 }
 
 fn mount_point_of(number: &str) -> Option<String> {
-    let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
-    let line = mounts.lines().find(|line| line.split(' ').nth(2) == Some(number))?;
-    line.split(' ').nth(4).map(unescape)
+    Mount::all().into_iter().find(|mount| mount.device == number).map(|mount| mount.point)
 }
 
 /// Undoes the octal escapes of spaces and their like in mount tables.
@@ -35,8 +69,16 @@ fn unescape(path: &str) -> String {
     path.replace("\\040", " ").replace("\\011", "\t").replace("\\012", "\n").replace("\\134", "\\")
 }
 
-/// The writable loop device over this file, if there is one.
-pub(crate) fn loop_device_over(file: &Stat) -> Option<LoopDevice> {
+/// The writable loop device over this file, which is open as `fd` here, if there is one. Files of served file systems are not looked
+/// at unless this one is on the same.
+pub(crate) fn loop_device_over(file: &Stat, fd: i32) -> Option<LoopDevice> {
+    let mounts = Mount::all();
+    let own = info_of(fd).mount;
+    let own = mounts.iter().find(|mount| Some(&mount.id) == own.as_ref()).map(|mount| &mount.device);
+    let is_out_of_reach = |path: &str| {
+        let on = mounts.iter().filter(|mount| mount.has(path)).max_by_key(|mount| mount.point.len());
+        on.is_some_and(|mount| mount.is_served() && own.is_some_and(|own| *own != mount.device))
+    };
     let mut entries: Vec<_> = fs::read_dir("/sys/block").ok()?.filter_map(std::result::Result::ok).collect();
     entries.sort_by_key(fs::DirEntry::file_name);
     for entry in entries {
@@ -46,8 +88,12 @@ pub(crate) fn loop_device_over(file: &Stat) -> Option<LoopDevice> {
             continue;
         }
         let Some(backing) = attribute("loop/backing_file") else { continue };
-        let same = fs::metadata(backing.trim_end_matches('\n'))
-            .is_ok_and(|found| found.dev() == file.st_dev && found.ino() == file.st_ino);
+        let backing = backing.trim_end_matches('\n');
+        if is_out_of_reach(backing) {
+            continue;
+        }
+        let same =
+            fs::metadata(backing).is_ok_and(|found| found.dev() == file.st_dev && found.ino() == file.st_ino);
         if same && attribute("ro").is_some_and(|ro| ro.trim() == "0") {
             let mount_point = attribute("dev").and_then(|number| mount_point_of(number.trim()));
             return Some(LoopDevice { path: format!("/dev/{name}"), mount_point });
@@ -74,24 +120,32 @@ pub(crate) fn process_with(file: &Stat, range: LockRange, fd: i32) -> Option<u32
     None
 }
 
-/// What the kernel calls a file that is open as `fd` in its lists of locks. On file systems with volumes or layers inside that is not
-/// what `stat` tells.
+/// What the kernel calls a file that is open as `fd` in its lists of locks, `MAJOR:MINOR:INODE`. On file systems with volumes or layers
+/// inside that is not what `stat` tells.
 fn name_in_locks(file: &Stat, fd: i32) -> String {
-    let info = fs::read_to_string(format!("/proc/self/fdinfo/{fd}")).unwrap_or_default();
-    let field = |name| info.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
-    let inode = field("ino:").and_then(|word| word.parse().ok()).unwrap_or(file.st_ino);
-    let (major, minor) = field("mnt_id:")
-        .and_then(device_of_mount)
+    let info = info_of(fd);
+    let mount = Mount::all().into_iter().find(|mount| Some(&mount.id) == info.mount.as_ref());
+    let number = mount.as_ref().and_then(|mount| mount.device.split_once(':'));
+    let (major, minor) = number
+        .and_then(|(major, minor)| Some((major.parse().ok()?, minor.parse().ok()?)))
         .unwrap_or_else(|| (rustix::fs::major(file.st_dev), rustix::fs::minor(file.st_dev)));
-    format!("{major:02x}:{minor:02x}:{inode}")
+    format!("{major:02x}:{minor:02x}:{}", info.inode.unwrap_or(file.st_ino))
 }
 
-/// The device number of the file system of a mount.
-fn device_of_mount(id: &str) -> Option<(u32, u32)> {
-    let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
-    let line = mounts.lines().find(|line| line.split(' ').next() == Some(id))?;
-    let (major, minor) = line.split(' ').nth(2)?.split_once(':')?;
-    Some((major.parse().ok()?, minor.parse().ok()?))
+/// What the kernel tells of a descriptor of ours.
+struct Info {
+    mount: Option<String>,
+    /// From Linux 5.14 on.
+    inode: Option<u64>,
+}
+
+fn info_of(fd: i32) -> Info {
+    let text = fs::read_to_string(format!("/proc/self/fdinfo/{fd}")).unwrap_or_default();
+    let field = |name| text.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
+    Info {
+        mount: field("mnt_id:").map(str::to_owned),
+        inode: field("ino:").and_then(|word| word.parse().ok()),
+    }
 }
 
 /// Names a process for a message.
@@ -153,7 +207,14 @@ mod tests {
     }
 
     #[test]
-    fn mount_points_are_unescaped() {
-        assert_eq!(unescape("/a\\040b\\134c"), "/a b\\c");
+    fn mounts_are_understood() {
+        let line = "36 35 0:50 / /mnt/a\\040b\\134c rw,nosuid shared:1 - fuse.fstitch /d.img rw";
+        let mount = Mount::parse(line).unwrap();
+        assert_eq!((&*mount.id, &*mount.device, &*mount.point), ("36", "0:50", "/mnt/a b\\c"));
+        assert!(mount.is_served() && mount.has("/mnt/a b\\c/d.img") && mount.has("/mnt/a b\\c"));
+        assert!(!mount.has("/mnt/a b\\cd/d.img") && !mount.has("/mnt/d.img"));
+        let root = Mount::parse("1 0 8:1 / / rw - ext4 /dev/root rw").unwrap();
+        assert!(root.has("/d.img") && !root.is_served());
+        assert!(Mount::parse("36 35 0:50 / /mnt").is_none() && Mount::parse("36 - nfs").is_none());
     }
 }

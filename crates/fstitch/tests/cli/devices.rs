@@ -1,6 +1,6 @@
 //! Block devices and partitions as the medium.
 
-use crate::harness::{Mounted, Place, fstitch, needs, needs_root, run};
+use crate::harness::{Mounted, PROGRAM, Place, fstitch, needs, needs_root, run};
 
 /// A loop device over a file, detached with the test.
 struct Loop {
@@ -102,6 +102,30 @@ fn what_the_kernel_has_mounted_is_refused() {
     }
     assert_eq!(ran.out, "1\n8\n1\n1\n", "{}", ran.err);
     assert_eq!(ran.err.matches("the kernel has mounted it on").count(), 4, "{}", ran.err);
+}
+
+/// A look at the file behind a loop device takes for ever where that is of a daemon that is stuck.
+#[test]
+fn a_volume_is_written_though_a_loop_device_is_over_a_file_of_a_stuck_daemon() {
+    let place = Place::new();
+    let at = place.directory("m");
+    let Some(mounted) = Mounted::new("", &place.volume("a.img"), &at) else { return };
+    let inner = mounted.path().join("disk").display().to_string();
+    std::fs::write(&inner, vec![0; 1 << 20]).unwrap();
+    let Some(disk) = Loop::new(&inner) else { return mounted.end() };
+    fstitch(&format!("mkfs ext2 -F {inner}")).refused(1, &format!("attached it to {}", disk.device));
+    let status: serde_json::Value =
+        serde_json::from_str(&fstitch(&format!("status --json {at}")).ok()).unwrap();
+    let pid = status[0]["pid"].as_u64().unwrap().to_string();
+    // The kernel has to ask for the attributes after a write.
+    std::io::Write::write_all(&mut std::fs::File::options().append(true).open(&inner).unwrap(), b"longer")
+        .unwrap();
+    run("kill", ["-STOP", &pid]).ok();
+    let made = run("timeout", ["-s", "KILL", "30", PROGRAM, "mkfs", "ext2", &place.text("b.img"), "4M"]);
+    run("kill", ["-CONT", &pid]).ok();
+    made.ok();
+    drop(disk);
+    mounted.end();
 }
 
 #[test]
